@@ -1,0 +1,21 @@
+"""ResNet-9 on CIFAR-10: the quick way to a good accuracy."""
+
+from tfaccel import config as config_lib
+
+
+def get_config(arg=None):
+    """Returns the config; ":runlocal" shrinks it to 20 steps."""
+    config = config_lib.default()
+    config.data.name = "cifar10"
+    config.data.validation_share = 0.02
+    config.data.augment.crop_padding = 4
+    config.data.augment.flip = True
+    config.model.name = "resnet9"
+    config.duration = "10ep"
+    config.global_batch_size = 512
+    config.optimizer.learning_rate = 0.4
+    config.optimizer.arguments = {"momentum": 0.9, "nesterov": True}
+    config.optimizer.weight_decay = 5e-4
+    config.schedule.name = "one_cycle"
+    config.schedule.warmup = "20%"
+    return config_lib.runlocal(config) if arg == "runlocal" else config

@@ -1,0 +1,1 @@
+"""Training data: sources, order, augmentation, normalisation, pipeline."""

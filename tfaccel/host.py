@@ -1,0 +1,76 @@
+"""What the host really gives this process: CPU quota and memory, container-aware."""
+
+import math
+import os
+import platform
+import shutil
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cpu_count(cgroup: Path = _CGROUP) -> int:
+    """Returns how many CPUs this process may use at once.
+
+    The smallest of the CPUs present, those it may be scheduled on, and the
+    container's quota (cgroup v2 `cpu.max` or v1 `cpu.cfs_quota_us`), rounded up.
+
+    Args:
+        cgroup: Where the control groups are mounted.
+    """
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = min(count, len(os.sched_getaffinity(0)))
+    quota = _cpu_quota(cgroup)
+    return count if quota is None else max(1, min(count, math.ceil(quota)))
+
+
+def memory_bytes(cgroup: Path = _CGROUP) -> int:
+    """Returns the memory of the host or, if that is less, of the container."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _read(cgroup / name)
+        if text.isdigit():
+            return min(total, int(text))
+    return total
+
+
+def free_disk_bytes(path: Path) -> int:
+    """Returns the free bytes of the file system that `path` is or would be on."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def describe() -> dict[str, object]:
+    """Returns the host's hardware for a report: processor, CPUs, memory, system."""
+    return {
+        "processor": _processor(),
+        "cpus": cpu_count(),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpu_quota(cgroup: Path) -> float | None:
+    quota, _, period = _read(cgroup / "cpu.max").partition(" ")
+    if not quota:
+        quota = _read(cgroup / "cpu/cpu.cfs_quota_us")
+        period = _read(cgroup / "cpu/cpu.cfs_period_us")
+    if quota.isdigit() and period.isdigit() and int(period) > 0:
+        return int(quota) / int(period)
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

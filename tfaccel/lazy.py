@@ -1,0 +1,43 @@
+"""TensorFlow and Keras, imported at the first attribute that is asked of them.
+
+``import tensorflow`` takes seconds. Modules of plain functions take ``tf`` and
+``keras`` from here, so that flags, configs and their errors never wait for it.
+"""
+
+import importlib
+import os
+import types
+from typing import TYPE_CHECKING
+
+from tfaccel.errors import UserError
+
+
+def _import_keras() -> types.ModuleType:
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    module = importlib.import_module("keras")
+    backend = module.config.backend()
+    if backend != "tensorflow":
+        raise UserError(
+            f"Keras runs on the {backend!r} backend, tfaccel needs 'tensorflow': "
+            "set KERAS_BACKEND=tensorflow before Keras is imported."
+        )
+    return module
+
+
+class _LazyModule(types.ModuleType):
+    def __init__(self, name, load):
+        super().__init__(name)
+        self._load = load
+
+    def __getattr__(self, attribute):
+        module = self._load()
+        self.__dict__.update(module.__dict__)
+        return getattr(module, attribute)
+
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+else:
+    keras = _LazyModule("keras", _import_keras)
+    tf = _LazyModule("tensorflow", lambda: importlib.import_module("tensorflow"))

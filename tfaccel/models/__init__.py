@@ -1,0 +1,1 @@
+"""Model builders, called as ``f(input_shape=..., num_classes=...)``."""

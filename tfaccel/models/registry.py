@@ -1,0 +1,202 @@
+"""Models by name: our own, Keras's applications, or the user's function."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tfaccel.errors import UserError, did_you_mean, one_line
+from tfaccel.lazy import keras
+from tfaccel.log import logger
+
+_OWN = ("resnet50", "resnet9", "vgg16")
+
+
+def check(*, name: str, weights: str | None, arguments: dict) -> None:
+    """Refuses weights that cannot be there; names are checked by `build`."""
+    del arguments
+    if weights == "imagenet":
+        raise UserError(
+            f"received model.weights=imagenet for model.name={name}: not yet, as these "
+            "weights need the preprocessing they were trained with. Use a .weights.h5 "
+            "or .keras file, or leave it out."
+        )
+    if weights is not None and not Path(weights).is_file():
+        raise UserError(
+            f"received model.weights={weights}, expected the path of an existing "
+            ".weights.h5 or .keras file."
+        )
+
+
+def build(
+    input_shape: tuple[int, int, int],
+    num_classes: int,
+    *,
+    name: str = "resnet9",
+    weights: str | None = None,
+    arguments: dict | None = None,
+) -> keras.Model:
+    """Returns a classifier with float32 outputs, built under the current policy.
+
+    Args:
+        input_shape: (height, width, channels) of the images.
+        num_classes: Number of outputs.
+        name: "resnet9", "resnet50", "vgg16"; a function of keras.applications,
+            such as "MobileNetV2"; or "module:function", called as
+            `function(input_shape=..., num_classes=...)`.
+        weights: A .weights.h5 or .keras file to start from; None for random.
+        arguments: Further keyword arguments of the model's function.
+
+    Raises:
+        UserError: If there is no such model, or it cannot be built for these
+            images.
+
+    Example:
+        model = build((32, 32, 3), 10, name="resnet9", arguments={"width": 16})
+    """
+    arguments = dict(arguments or {})
+    check(name=name, weights=weights, arguments=arguments)
+    function = _find(name)
+    _check_arguments(name, function, arguments)
+    try:
+        model = function(input_shape=tuple(input_shape), num_classes=num_classes, **arguments)
+    except (ValueError, TypeError) as error:
+        if ":" in name:
+            raise
+        size = "x".join(map(str, input_shape))
+        raise UserError(
+            f"model.name={name} cannot be built for images of {size}: {one_line(error)}"
+        ) from error
+    model = _in_float32(_checked(model, name, num_classes))
+    if weights is not None:
+        _load_weights(model, weights)
+    logger.info("model: %s, %s parameters", name, f"{model.count_params():,}")
+    return model
+
+
+def gives_probabilities(model: keras.Model) -> bool:
+    """Returns whether the model ends in a softmax; otherwise it gives logits."""
+    for layer in reversed(model.layers):
+        if isinstance(layer, keras.layers.Softmax):
+            return True
+        if isinstance(layer, keras.Model):
+            return gives_probabilities(layer)
+        activation = getattr(layer, "activation", keras.activations.linear)
+        if activation is not keras.activations.linear:
+            return activation is keras.activations.softmax
+        if not isinstance(layer, keras.layers.Activation):
+            return False
+    return False
+
+
+def _find(name: str) -> Callable:
+    if ":" in name:
+        return _import_function(name)
+    if name in _OWN:
+        return getattr(importlib.import_module(f"tfaccel.models.{name}"), name)
+    applications = {n: f for n, f in vars(keras.applications).items() if n[0].isupper()}
+    if name in applications:
+        return _application(applications[name])
+    raise UserError(
+        f"received model.name={name}, expected {', '.join(_OWN)}, a function of "
+        f"keras.applications, or 'module:function'. {_hint(name, applications)}"
+    )
+
+
+def _hint(name: str, applications: dict) -> str:
+    hint = did_you_mean(name, [*_OWN, *applications]).partition("Known:")[0].strip()
+    return hint or f"keras.applications has {', '.join(sorted(applications))}."
+
+
+def _import_function(name: str) -> Callable:
+    module_name, _, function_name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name not in (module_name, module_name.partition(".")[0]):
+            raise
+        raise UserError(
+            f"received model.name={name}, but there is no module {module_name!r} in this "
+            "folder or installed: expected 'module:function'."
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        functions = [n for n, f in vars(module).items() if inspect.isfunction(f)]
+        raise UserError(
+            f"received model.name={name}, but {module_name} has no function "
+            f"{function_name!r}. {did_you_mean(function_name, functions)}".strip()
+        )
+    return function
+
+
+def _application(function: Callable) -> Callable:
+    """Adapts a function of keras.applications to `f(input_shape, num_classes)`."""
+    accepted = inspect.signature(function).parameters
+
+    def model(*, input_shape, num_classes, **arguments):
+        if "include_preprocessing" in accepted:
+            arguments.setdefault("include_preprocessing", False)
+        return function(
+            input_shape=input_shape,
+            classes=num_classes,
+            weights=None,
+            **{"classifier_activation": None, **arguments},
+        )
+
+    model.__signature__ = inspect.Signature(
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in accepted.values()]
+    )
+    return model
+
+
+def _check_arguments(name: str, function: Callable, arguments: dict) -> None:
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    for argument in arguments:
+        if argument not in parameters:
+            raise UserError(
+                f"received model.arguments.{argument}, which {name} does not take. "
+                f"{did_you_mean(argument, parameters)}"
+            )
+
+
+def _checked(model, name: str, num_classes: int) -> keras.Model:
+    if not isinstance(model, keras.Model):
+        raise UserError(
+            f"model.name={name} returned {type(model).__name__}, expected a keras.Model."
+        )
+    outputs = getattr(model, "output_shape", None)
+    if outputs != (None, num_classes):
+        raise UserError(
+            f"model.name={name} has outputs of shape {outputs}, expected (None, "
+            f"{num_classes}): one logit or probability for each of {num_classes} classes."
+        )
+    return model
+
+
+def _in_float32(model: keras.Model) -> keras.Model:
+    if keras.backend.standardize_dtype(model.output.dtype) == "float32":
+        return model
+    outputs = keras.layers.Activation("linear", dtype="float32")(model.output)
+    return keras.Model(model.inputs, outputs, name=model.name)
+
+
+def _load_weights(model: keras.Model, path: str) -> None:
+    try:
+        if path.endswith(".keras"):
+            loaded = keras.models.load_model(path, compile=False)
+            model.set_weights(loaded.get_weights())
+        else:
+            model.load_weights(path)
+    except (ValueError, OSError, KeyError) as error:
+        raise UserError(
+            f"received model.weights={path}, which does not fit this model: {one_line(error)}"
+        ) from error
+    logger.info("model: weights from %s", path)

@@ -1,0 +1,73 @@
+"""Seeds, and the hash from which every random choice about an example is drawn.
+
+Everything random about the data is a pure function of (seed, epoch, example,
+purpose): nothing to save, the same on any number of workers or threads, and the
+same inside and outside XLA, which TensorFlow's own stateless generators are not.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from tfaccel.fields import Count
+from tfaccel.lazy import keras, tf
+
+
+def set_seed(*, seed: Count = 0) -> int:
+    """Seeds Python, NumPy and TensorFlow (weights and Dropout); returns the seed.
+
+    Args:
+        seed: Any whole number from 0.
+    """
+    keras.utils.set_random_seed(seed % 2**32)
+    return seed
+
+
+def mix(*words) -> tf.Tensor:
+    """Hashes whole numbers to one well-mixed uint32, elementwise.
+
+    Each word goes through the finalizer "lowbias32" (Wellons, "Prospecting for
+    Hash Functions", 2018) before the next is added, so that neighbouring seeds,
+    epochs or examples share nothing.
+
+    Args:
+        *words: Integer tensors or Python integers that broadcast together.
+
+    Returns:
+        uint32 tensor of the broadcast shape.
+    """
+    state = tf.constant(0x9E3779B9, tf.uint32)
+    for word in words:
+        for half in _halves(word):
+            state = _finalize((state ^ half) + tf.constant(0x9E3779B9, tf.uint32))
+    return state
+
+
+def purpose(name: str) -> int:
+    """Returns the word that stands for a named purpose, such as "flip"."""
+    return zlib.crc32(name.encode())
+
+
+def below(bits, bound) -> tf.Tensor:
+    """Maps uint32 random bits to int32 from 0 to `bound` - 1, uniformly.
+
+    Uses the high half of a 32 x 32 bit product (Lemire, "Fast Random Integer
+    Generation in an Interval", 2019); the bias is under bound / 2**32.
+    """
+    wide = tf.cast(bits, tf.uint64) * tf.cast(bound, tf.uint64)
+    return tf.cast(tf.bitwise.right_shift(wide, tf.constant(32, tf.uint64)), tf.int32)
+
+
+def _halves(word):
+    if isinstance(word, int):
+        low, high = word & 0xFFFFFFFF, word >> 32 & 0xFFFFFFFF
+        low = tf.constant(low, tf.uint32)
+        return (low, tf.constant(high, tf.uint32)) if high else (low,)
+    return (tf.cast(word, tf.uint32),)
+
+
+def _finalize(x):
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x ^= tf.bitwise.right_shift(x, tf.constant(shift, tf.uint32))
+        x *= tf.constant(factor, tf.uint32)
+    return x ^ tf.bitwise.right_shift(x, tf.constant(16, tf.uint32))

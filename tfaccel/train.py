@@ -1,0 +1,338 @@
+"""Trains an image classifier: flags -> config -> builders -> loop -> results.
+
+python -m tfaccel.train --config=configs/quickstart.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import config_dict, config_flags
+
+from tfaccel import (
+    checkpoint,
+    cli,
+    devices,
+    distribution,
+    loop,
+    optimizers,
+    precision,
+    randomness,
+    results,
+    schedules,
+    step,
+)
+from tfaccel import config as config_lib
+from tfaccel.callbacks import early_stopping
+from tfaccel.config import arguments
+from tfaccel.data import augment, normalize, pipeline, sources
+from tfaccel.errors import UserError
+from tfaccel.lazy import keras
+from tfaccel.log import logger
+from tfaccel.models import registry
+
+USAGE = """Trains an image classifier as a config says, and writes what came of it.
+
+    python -m tfaccel.train --config=configs/quickstart.py
+    python -m tfaccel.train --config=cifar10_resnet9 --workdir=runs/r9 \\
+        --config.precision=auto --config.duration=10ep
+
+Any field of the config can be set with --config.FIELD=VALUE; --print_config shows
+them all. A run that was stopped goes on when started again with its --workdir."""
+
+
+@dataclasses.dataclass
+class Setup:
+    """What a run is made of, once all builders have run."""
+
+    strategy: Any
+    model: Any
+    plan: loop.Plan
+    training: pipeline.TrainingData
+    validation: pipeline.EvaluationData | None
+    test: pipeline.EvaluationData
+    jit: bool
+    accumulation: int
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command line; returns the exit status."""
+    flag_values = flags.FlagValues()
+    flags.DEFINE_string(
+        "workdir",
+        None,
+        "The run's folder; runs/CONFIG-TIME if not given. If it holds an unfinished run of "
+        "the same config, that run goes on.",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_bool(
+        "allow_growth",
+        False,
+        "Let GPU memory grow as needed: short for --config.devices.memory_growth.",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_bool(
+        "print_config",
+        False,
+        "Print every field with where its value comes from, and stop.",
+        flag_values=flag_values,
+    )
+    argv = cli.define_config(flag_values, argv)
+    if not cli.parse_with_config(flag_values, argv, USAGE):
+        return 0
+    config = flag_values.config
+    if flag_values.allow_growth:
+        config.devices.memory_growth = True
+    config_lib.check(config)
+    if flag_values.print_config:
+        print(describe(config, flag_values))
+        return 0
+    train(config, Path(flag_values.workdir or _new_workdir(flag_values["config"])))
+    return 0
+
+
+def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Trains, evaluates and writes the results; returns the report.
+
+    Args:
+        config: A config that `tfaccel.config.check` accepts.
+        workdir: The run's folder.
+
+    Raises:
+        UserError: If something the config asks for cannot be done; nothing is
+            left behind then.
+    """
+    start = time.time()
+    flat = config_lib.flat(config)
+    results.check_workdir(workdir, flat)
+    report = results.read_json(workdir / results.REPORT)
+    if report is not None:
+        logger.info("%s is finished already: %s", workdir, _summary(report))
+        return report
+    setup = build(config)
+    checkpointer = checkpoint.Checkpointer(
+        workdir / results.CHECKPOINTS,
+        setup.plan,
+        **arguments(checkpoint.Checkpointer, config.checkpoint),
+    )
+    results.check_disk(workdir, _disk_bytes(setup.model, checkpointer))
+    logger.info("workdir: %s", workdir)
+    with results.disk_errors(workdir):
+        throughput = _fit(setup, checkpointer, config, workdir)
+        final = loop.evaluate(setup.model, setup.test, setup.strategy, jit=setup.jit)
+        save_model(setup.model, workdir / results.MODEL)
+        report = _report(setup, final, throughput, time.time() - start, flat)
+        results.write_json(workdir / results.REPORT, report)
+    logger.info(
+        "done: %s, %.0f s in all; results in %s",
+        _summary(report),
+        time.time() - start,
+        workdir,
+    )
+    return report
+
+
+def build(config: config_dict.ConfigDict) -> Setup:
+    """Runs all builders of a config, in the order that TensorFlow needs."""
+    devices.configure(**arguments(devices.configure, config.devices))
+    strategy = distribution.build(**arguments(distribution.build, config.distribution))
+    seed = randomness.set_seed(**arguments(randomness.set_seed, config))
+    splits = sources.load(**arguments(sources.load, config.data))
+    plan = loop.plan(len(splits.train), **arguments(loop.plan, config))
+    jit, accumulation = step.choose(**arguments(step.choose, config))
+    with strategy.scope():
+        model = build_model(config, splits.train, plan)
+    training, *evaluation = build_data(config, splits, seed)
+    return Setup(strategy, model, plan, training, *evaluation, jit, accumulation)
+
+
+def build_model(config, source: sources.Source, plan: loop.Plan) -> keras.Model:
+    """Returns the compiled model; call it in the strategy's scope."""
+    policy = precision.build(**arguments(precision.build, config))
+    with precision.scope(policy):
+        model = registry.build(
+            source.image_shape,
+            source.num_classes,
+            **arguments(registry.build, config.model),
+        )
+    _check_scaling(model, config.data.normalize)
+    rate = optimizers.scale_rate(
+        config.global_batch_size, **arguments(optimizers.scale_rate, config.optimizer)
+    )
+    schedule = schedules.build(
+        rate,
+        plan.total_steps,
+        plan.steps_per_epoch,
+        **arguments(schedules.build, config.schedule),
+    )
+    optimizer = optimizers.build(
+        model, schedule, **arguments(optimizers.build, config.optimizer)
+    )
+    if policy.name == "mixed_float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    return compiled(model, optimizer)
+
+
+def compiled(model: keras.Model, optimizer) -> keras.Model:
+    """Compiles a classifier of whole-number labels; metrics heed sample weights."""
+    model.compile(
+        optimizer=optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(
+            from_logits=not registry.gives_probabilities(model)
+        ),
+        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        jit_compile=False,
+        auto_scale_loss=False,
+    )
+    return model
+
+
+def build_data(config, splits: sources.Splits, seed: int) -> tuple:
+    """Returns (training, validation or None, test) data."""
+    pipeline.place(**arguments(pipeline.place, config.data))
+
+    def statistics():
+        return normalize.channel_statistics(splits.train)
+
+    to_float = normalize.build(statistics, **arguments(normalize.build, config.data))
+    augmented = augment.build(**arguments(augment.build, config.data.augment))
+    batch = config.global_batch_size
+    training = pipeline.TrainingData(splits.train, seed, batch, augmented, to_float)
+    evaluation = [
+        source and pipeline.EvaluationData(source, batch, to_float)
+        for source in (splits.validation, splits.test)
+    ]
+    return training, *evaluation
+
+
+def save_model(model: keras.Model, path: Path) -> None:
+    """Saves a model that any Keras loads and evaluates, without tfaccel.
+
+    Our learning-rate schedules are no part of Keras, so the file holds a plain
+    optimizer; the run's own is in its checkpoints.
+    """
+    compiled(model, keras.optimizers.SGD())
+    partial = path.with_name(f".partial_{path.name}")
+    model.save(partial)
+    partial.replace(path)
+
+
+def describe(config: config_dict.ConfigDict, flag_values: flags.FlagValues) -> str:
+    """Returns every field of a config with its value and where that comes from."""
+    flag = flag_values["config"]
+    overridden = config_flags.get_override_values(flag)
+    if flag_values.allow_growth:
+        overridden = {**overridden, "devices.memory_growth": True}
+    defaults, file = (
+        config_lib.flat(config_lib.default()),
+        config_flags.get_config_filename(flag),
+    )
+    rows = []
+    for name, value in config_lib.flat(config).items():
+        origin = "default" if value == defaults.get(name) else file
+        if any(name == o or o.startswith(f"{name}.") for o in overridden):
+            origin = "command line"
+        rows.append((name, repr(value), origin))
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for name, value, origin in rows
+    )
+
+
+def _fit(setup: Setup, checkpointer, config, workdir: Path):
+    from tfaccel import callbacks as ours
+
+    newest = checkpointer.newest()
+    first_step = checkpointer.read_state(newest)["step"] if newest else 0
+    throughput = ours.Throughput(config.global_batch_size)
+    progress = ours.RunProgress(setup.plan.total_steps, first_step)
+    note = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: results.write_json(
+            workdir / results.CONFIG, config_lib.flat(config)
+        )
+    )
+    metrics = ours.MetricsCSV(workdir / results.METRICS, setup.plan.log_steps, first_step)
+    stopping = early_stopping.build(**arguments(early_stopping.build, config.early_stopping))
+    try:
+        loop.fit(
+            setup.model,
+            setup.training,
+            setup.plan,
+            setup.strategy,
+            validation=setup.validation,
+            callbacks=[note, throughput, metrics, progress, *stopping],
+            checkpointer=checkpointer,
+            jit=setup.jit,
+            accumulation=setup.accumulation,
+        )
+    except KeyboardInterrupt:
+        newest = checkpointer.newest()
+        saved = f"{newest.name} is saved" if newest else "nothing is saved yet"
+        raise KeyboardInterrupt(
+            f"step {progress.step}/{setup.plan.total_steps}, {saved}; the same command with "
+            f"--workdir={workdir} goes on from there"
+        ) from None
+    finally:
+        progress.close()
+    return throughput
+
+
+def _check_scaling(model, normalized: str) -> None:
+    if normalized == "none":
+        return
+    rescaling = (keras.layers.Rescaling, keras.layers.Normalization)
+    for layer in model.layers[:3]:
+        if isinstance(layer, rescaling):
+            raise UserError(
+                f"{model.name} scales images itself (layer {layer.name!r}), but "
+                f"data.normalize={normalized} would do it a second time: set "
+                "data.normalize=none."
+            )
+
+
+def _disk_bytes(model, checkpointer) -> int:
+    weights = 4 * model.count_params()
+    slots = 4 * sum(int(v.value.shape.num_elements()) for v in model.optimizer.variables)
+    return (checkpointer.keep + 1) * (weights + slots) + weights + 2**20
+
+
+def _report(setup: Setup, final, throughput, seconds: float, flat) -> dict[str, Any]:
+    counts = {"train": len(setup.training.source), "test": len(setup.test.source)}
+    counts["validation"] = len(setup.validation.source) if setup.validation else 0
+    return {
+        "final": final,
+        "throughput": {"images_per_second": throughput.images_per_second},
+        "steps": int(setup.plan.total_steps),
+        "seconds": round(seconds, 1),
+        "examples": counts,
+        "hardware": devices.describe(),
+        "versions": results.versions(),
+        "config": flat,
+    }
+
+
+def _summary(report: dict[str, Any]) -> str:
+    final, speed = report["final"], report["throughput"]["images_per_second"]
+    pace = f", {speed:,.0f} images/s" if speed else ""
+    return (
+        f"{100 * final['accuracy']:.2f} % accuracy and loss {final['loss']:.4f} on "
+        f"{report['examples']['test']:,} test images after {report['steps']} steps{pace}"
+    )
+
+
+def _new_workdir(config_flag) -> Path:
+    name = Path(config_flags.get_config_filename(config_flag)).stem
+    base = f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidates = (Path(base + (f"-{i}" if i else "")) for i in itertools.count())
+    return next(path for path in candidates if not path.exists())
+
+
+if __name__ == "__main__":
+    sys.exit(cli.main(run))
