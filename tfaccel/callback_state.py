@@ -16,8 +16,9 @@ _ARRAYS = "callbacks.npz"
 def collect(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
     """Returns what the callbacks remember.
 
-    A callback may name what to keep in `remembered`. Of others plain values are kept as they are; lists of arrays, such as EarlyStopping's
-    best weights, apart. Open files and other objects are left to the callback.
+    A callback may name what to keep in `remembered`. Of others, plain values are
+    kept as they are, and lists of arrays, such as EarlyStopping's best weights,
+    apart; open files and other objects are left to the callback.
 
     Returns:
         (one JSON-able dictionary a callback, arrays by name).

@@ -7,6 +7,7 @@ states and refuses Keras's metrics.
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -83,6 +84,8 @@ class Checkpointer:
             (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1))
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
+        except tf.errors.OpError as error:
+            raise OSError(errno.EIO, one_line(error), str(partial)) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         for old in self.all()[: -self.keep]:

@@ -201,9 +201,7 @@ def _check_combinations(config) -> None:
         )
     from tfaccel.data import augment, sources
 
-    shape = sources.KNOWN_SHAPES.get(config.data.name)
-    if config.data.name == "synthetic":
-        shape = (config.data.image_size, config.data.image_size, 3)
+    shape = sources.known_shape(config.data.name, config.data.image_size)
     if shape is not None:
         augment.check_fits(shape, config.data.augment.crop_padding)
 

@@ -51,10 +51,9 @@ def build(*, strategy: Strategy = "auto", logical_cpus: Count = 0) -> tf.distrib
     check(strategy=strategy, logical_cpus=logical_cpus)
     if logical_cpus > 1:
         _split_cpu(logical_cpus)
-    gpus = tf.config.list_logical_devices("GPU")
-    devices = gpus or tf.config.list_logical_devices("CPU")
-    if logical_cpus > 1:
-        devices = tf.config.list_logical_devices("CPU")[:logical_cpus]
+    devices = tf.config.list_logical_devices("GPU")
+    if logical_cpus or not devices:
+        devices = tf.config.list_logical_devices("CPU")[: max(1, logical_cpus)]
     if strategy == "none" or (strategy == "auto" and len(devices) == 1):
         logger.info("distribution: one device (%s)", _why(strategy, devices))
         return tf.distribute.get_strategy()

@@ -120,9 +120,9 @@ def check(annotation: Any, value: Any, name: str) -> Any:
     if choices and isinstance(value, str):
         hint = did_you_mean(value, choices).split("Known:")[0].strip()
     unit = ""
-    if isinstance(value, str) and value.replace(".", "", 1).isdigit():
-        if any(isinstance(rule, DurationText) for rule in _rules(annotation)):
-            unit = f" Write {name}={value}ep or {name}={value}st."
+    is_number = isinstance(value, str) and value.replace(".", "", 1).isdigit()
+    if is_number and any(isinstance(rule, DurationText) for rule in _rules(annotation)):
+        unit = f" Write {name}={value}ep or {name}={value}st."
     expected = f"expected {describe(annotation)}."
     raise UserError(f"{received}, {expected} {hint}{unit}".replace("  ", " ").strip())
 

@@ -15,8 +15,7 @@ from tfaccel.fields import PositiveInt, Share
 from tfaccel.lazy import tf
 from tfaccel.log import logger
 
-# What the config's own checks may know before anything is read.
-KNOWN_SHAPES = {
+_KNOWN_SHAPES = {
     "digits": (32, 32, 3),
     "cifar10": (32, 32, 3),
     "cifar100": (32, 32, 3),
@@ -25,6 +24,7 @@ KNOWN_SHAPES = {
 }
 _OWN = ("digits", "npz", "synthetic")
 _TEST_SHARE = 0.2
+_SYNTHETIC_SIZE = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +86,13 @@ class Splits:
     train: Source
     validation: Source | None
     test: Source
+
+
+def known_shape(name: str, image_size: int | None = None) -> tuple[int, int, int] | None:
+    """Returns the (height, width, channels) of a dataset before it is read, if known."""
+    if name == "synthetic":
+        return image_size or _SYNTHETIC_SIZE, image_size or _SYNTHETIC_SIZE, 3
+    return _KNOWN_SHAPES.get(re.split("[:/]", name)[0])
 
 
 def check(
@@ -165,7 +172,9 @@ def load(
     if name == "digits":
         train, test = _digits()
     elif name == "synthetic":
-        train, test = _synthetic(image_size or 32, num_classes or 10, num_examples or 1024)
+        train, test = _synthetic(
+            image_size or _SYNTHETIC_SIZE, num_classes or 10, num_examples or 1024
+        )
     elif name == "npz":
         train, test = _npz(Path(dir))
     else:

@@ -1,0 +1,22 @@
+"""ResNet-50 on CIFAR-10, with the 3x3 stem for small images."""
+
+from tfaccel import config as config_lib
+
+
+def get_config(arg=None):
+    """Returns the config; ":runlocal" shrinks it to 20 steps."""
+    config = config_lib.default()
+    config.data.name = "cifar10"
+    config.data.validation_share = 0.02
+    config.data.augment.crop_padding = 4
+    config.data.augment.flip = True
+    config.model.name = "resnet50"
+    config.duration = "60ep"
+    config.global_batch_size = 256
+    config.optimizer.learning_rate = 0.1
+    config.optimizer.learning_rate_unit = "per_256"
+    config.optimizer.arguments = {"momentum": 0.9, "nesterov": True}
+    config.optimizer.weight_decay = 5e-4
+    config.schedule.name = "cosine"
+    config.schedule.warmup = "5%"
+    return config_lib.runlocal(config) if arg == "runlocal" else config
