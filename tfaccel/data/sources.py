@@ -312,7 +312,7 @@ def _tfds(name: str, dir: str | None, memory_share: float) -> tuple[Source, Sour
     except Exception as error:
         raise UserError(f"TFDS cannot open {name}: {one_line(error)}") from error
     _prepare(builder)
-    features, splits = builder.info.features, builder.info.splits
+    features, splits = dict(builder.info.features.items()), builder.info.splits
     shape = getattr(features.get("image", None), "shape", None)
     label = features.get("label", None)
     if shape is None or not isinstance(label, tfds.features.ClassLabel):
