@@ -22,6 +22,7 @@ _SUBMODULES = (
     "loop",
     "models",
     "optimizers",
+    "plan",
     "precision",
     "schedules",
 )

@@ -28,13 +28,13 @@ class Checkpointer:
 
     Args:
         directory: Where checkpoints go; made when the first is saved.
-        plan: The run's length, to resolve `every` (see `tfaccel.loop.plan`).
+        plan: The run's length, to resolve `every` (see `tfaccel.plan`).
         every: How often to save, such as "1ep" or "500st"; "0st" never.
         keep: How many of the newest checkpoints to keep.
 
     Example:
-        checkpointer = Checkpointer("run/checkpoints", plan, every="500st")
-        tfaccel.fit(model, data, plan, checkpointer=checkpointer)
+        checkpointer = Checkpointer("run/checkpoints", length, every="500st")
+        tfaccel.fit(model, data, length, checkpointer=checkpointer)
     """
 
     def __init__(
@@ -44,6 +44,11 @@ class Checkpointer:
         self.every_epochs = _whole_epochs(every)
         self.every_steps = None if self.every_epochs else plan.steps(every)
         self.keep = keep
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is ever saved."""
+        return bool(self.every_epochs or self.every_steps)
 
     def next_boundary(self, step: int) -> int | None:
         """Returns the next step after `step` at which to save, between epochs."""

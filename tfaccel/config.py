@@ -28,7 +28,7 @@ from tfaccel.errors import UserError, did_you_mean
 SECTIONS = {
     "": (
         "tfaccel.randomness:set_seed",
-        "tfaccel.loop:plan",
+        "tfaccel.plan:build",
         "tfaccel.precision:build",
         "tfaccel.step:choose",
     ),

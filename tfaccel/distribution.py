@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 from tfaccel import fields
@@ -11,6 +12,7 @@ from tfaccel.lazy import tf
 from tfaccel.log import logger
 
 Strategy = Literal["auto", "none", "mirrored", "multiworker", "horovod"]
+_COLLECTIVE_KEYS = itertools.count(0, 100_000)
 _NOT_YET = ("multiworker", "horovod")
 
 
@@ -58,7 +60,21 @@ def build(*, strategy: Strategy = "auto", logical_cpus: Count = 0) -> tf.distrib
         logger.info("distribution: one device (%s)", _why(strategy, devices))
         return tf.distribute.get_strategy()
     logger.info("distribution: mirrored over %s", _why(strategy, devices))
-    return tf.distribute.MirroredStrategy([device.name for device in devices])
+    return _mirrored([device.name for device in devices])
+
+
+def _mirrored(devices: list[str]) -> tf.distribute.MirroredStrategy:
+    """Returns a strategy whose collectives are its own.
+
+    PRIVATE TENSORFLOW API (2.21): MirroredStrategy._collective_key_base. All
+    strategies of a process number their collectives from the same start, so a
+    second one (a notebook cell run again) would join the first one's and fail
+    with "Shape mismatch in the collective instance". tests/test_distribution.py
+    tells when TensorFlow changes.
+    """
+    own = {"_collective_key_base": next(_COLLECTIVE_KEYS)}
+    strategy_class = type("MirroredStrategy", (tf.distribute.MirroredStrategy,), own)
+    return strategy_class(devices)
 
 
 def _split_cpu(count: int) -> None:

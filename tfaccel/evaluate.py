@@ -62,7 +62,7 @@ def evaluate(workdir: Path) -> dict[str, float]:
         except (ValueError, OSError, TypeError) as error:
             raise UserError(f"{path} cannot be loaded: {one_line(error)}") from error
     *_, test = train.build_data(config, splits, config.seed)
-    return loop.evaluate(model, test, strategy, jit=config.jit is True)
+    return loop.evaluate(model, test, strategy=strategy, jit=config.jit is True)
 
 
 def load_config(workdir: Path) -> config_dict.ConfigDict:

@@ -30,6 +30,7 @@ from tfaccel import (
     step,
 )
 from tfaccel import config as config_lib
+from tfaccel import plan as plan_lib
 from tfaccel.callbacks import early_stopping
 from tfaccel.config import arguments
 from tfaccel.data import augment, normalize, pipeline, sources
@@ -37,6 +38,7 @@ from tfaccel.errors import UserError
 from tfaccel.lazy import keras
 from tfaccel.log import logger
 from tfaccel.models import registry
+from tfaccel.plan import Plan
 
 USAGE = """Trains an image classifier as a config says, and writes what came of it.
 
@@ -54,12 +56,19 @@ class Setup:
 
     strategy: Any
     model: Any
-    plan: loop.Plan
+    plan: Plan
     training: pipeline.TrainingData
     validation: pipeline.EvaluationData | None
     test: pipeline.EvaluationData
     jit: bool
     accumulation: int
+
+    @property
+    def examples(self) -> dict[str, int]:
+        """How many examples each split has."""
+        validation = len(self.validation.source) if self.validation else 0
+        counts = {"train": len(self.training.source), "validation": validation}
+        return {**counts, "test": len(self.test.source)}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -125,10 +134,19 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
     results.check_disk(workdir, _disk_bytes(setup.model, checkpointer))
     logger.info("workdir: %s", workdir)
     with results.disk_errors(workdir):
-        throughput = _fit(setup, checkpointer, config, workdir)
-        final = loop.evaluate(setup.model, setup.test, setup.strategy, jit=setup.jit)
+        steps, speed = _fit(setup, checkpointer, config, workdir)
+        final = loop.evaluate(setup.model, setup.test, strategy=setup.strategy, jit=setup.jit)
         save_model(setup.model, workdir / results.MODEL)
-        report = _report(setup, final, throughput, time.time() - start, flat)
+        report = {
+            "final": final,
+            "throughput": {"images_per_second": speed},
+            "steps": steps,
+            "seconds": round(time.time() - start, 1),
+            "examples": setup.examples,
+            "hardware": devices.describe(),
+            "versions": results.versions(),
+            "config": flat,
+        }
         results.write_json(workdir / results.REPORT, report)
     logger.info(
         "done: %s, %.0f s in all; results in %s",
@@ -145,7 +163,7 @@ def build(config: config_dict.ConfigDict) -> Setup:
     strategy = distribution.build(**arguments(distribution.build, config.distribution))
     seed = randomness.set_seed(**arguments(randomness.set_seed, config))
     splits = sources.load(**arguments(sources.load, config.data))
-    plan = loop.plan(len(splits.train), **arguments(loop.plan, config))
+    plan = plan_lib.build(len(splits.train), **arguments(plan_lib.build, config))
     jit, accumulation = step.choose(**arguments(step.choose, config))
     with strategy.scope():
         model = build_model(config, splits.train, plan)
@@ -153,7 +171,7 @@ def build(config: config_dict.ConfigDict) -> Setup:
     return Setup(strategy, model, plan, training, *evaluation, jit, accumulation)
 
 
-def build_model(config, source: sources.Source, plan: loop.Plan) -> keras.Model:
+def build_model(config, source: sources.Source, plan: Plan) -> keras.Model:
     """Returns the compiled model; call it in the strategy's scope."""
     policy = precision.build(**arguments(precision.build, config))
     with precision.scope(policy):
@@ -246,7 +264,8 @@ def describe(config: config_dict.ConfigDict, flag_values: flags.FlagValues) -> s
     )
 
 
-def _fit(setup: Setup, checkpointer, config, workdir: Path):
+def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float | None]:
+    """Trains; returns (steps done, images a second)."""
     from tfaccel import callbacks as ours
 
     newest = checkpointer.newest()
@@ -265,7 +284,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path):
             setup.model,
             setup.training,
             setup.plan,
-            setup.strategy,
+            strategy=setup.strategy,
             validation=setup.validation,
             callbacks=[note, throughput, metrics, progress, *stopping],
             checkpointer=checkpointer,
@@ -281,7 +300,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path):
         ) from None
     finally:
         progress.close()
-    return throughput
+    return progress.step, throughput.images_per_second
 
 
 def _check_scaling(model, normalized: str) -> None:
@@ -301,21 +320,6 @@ def _disk_bytes(model, checkpointer) -> int:
     weights = 4 * model.count_params()
     slots = 4 * sum(int(v.value.shape.num_elements()) for v in model.optimizer.variables)
     return (checkpointer.keep + 1) * (weights + slots) + weights + 2**20
-
-
-def _report(setup: Setup, final, throughput, seconds: float, flat) -> dict[str, Any]:
-    counts = {"train": len(setup.training.source), "test": len(setup.test.source)}
-    counts["validation"] = len(setup.validation.source) if setup.validation else 0
-    return {
-        "final": final,
-        "throughput": {"images_per_second": throughput.images_per_second},
-        "steps": int(setup.plan.total_steps),
-        "seconds": round(seconds, 1),
-        "examples": counts,
-        "hardware": devices.describe(),
-        "versions": results.versions(),
-        "config": flat,
-    }
 
 
 def _summary(report: dict[str, Any]) -> str:

@@ -313,8 +313,8 @@ def _tfds(name: str, dir: str | None, memory_share: float) -> tuple[Source, Sour
         raise UserError(f"TFDS cannot open {name}: {one_line(error)}") from error
     _prepare(builder)
     features, splits = dict(builder.info.features.items()), builder.info.splits
-    shape = getattr(features.get("image", None), "shape", None)
-    label = features.get("label", None)
+    shape = getattr(features.get("image"), "shape", None)
+    label = features.get("label")
     if shape is None or not isinstance(label, tfds.features.ClassLabel):
         raise UserError(
             f"{name} has the features {', '.join(features)}, expected an image and a "
