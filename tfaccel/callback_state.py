@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ def collect(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
 
     A callback may name what to keep in `remembered`. Of others, plain values are
     kept as they are, and lists of arrays, such as EarlyStopping's best weights,
-    apart; open files and other objects are left to the callback.
+    apart; arguments of the constructor, open files and other objects are left to
+    the callback.
 
     Returns:
         (one JSON-able dictionary a callback, arrays by name).
@@ -26,7 +28,7 @@ def collect(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
     states, arrays = [], {}
     for index, callback in enumerate(callbacks):
         values = {}
-        attributes = {k: v for k, v in vars(callback).items() if k not in _SKIPPED}
+        attributes = _own_attributes(callback)
         for name in getattr(callback, "remembered", attributes):
             value = attributes.get(name)
             if _is_arrays(value):
@@ -36,6 +38,14 @@ def collect(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
                 values[name] = value.item() if isinstance(value, np.generic) else value
         states.append({"type": type(callback).__name__, "values": values})
     return states, arrays
+
+
+def _own_attributes(callback) -> dict[str, Any]:
+    """Keras changes some of its arguments in place (min_delta turns negative)."""
+    arguments = set(_SKIPPED)
+    for base in type(callback).__mro__[:-1]:
+        arguments |= set(inspect.signature(base.__init__).parameters)
+    return {k: v for k, v in vars(callback).items() if k not in arguments}
 
 
 def write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:

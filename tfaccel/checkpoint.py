@@ -132,7 +132,7 @@ class Checkpointer:
             )
         try:
             _tracked(variables).read(str(path / "variables")).assert_consumed()
-        except (tf.errors.OpError, AssertionError) as error:
+        except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
             raise UserError(
                 f"{path} is damaged ({one_line(error, 120)}): delete the folder to go on "
                 "from the checkpoint before it."
