@@ -9,7 +9,6 @@ __version__ = "0.1.0"
 
 _HOME_OF = {
     "UserError": "tfaccel.errors",
-    "evaluate": "tfaccel.loop",
     "fit": "tfaccel.loop",
 }
 _SUBMODULES = (

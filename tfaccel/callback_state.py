@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ _SKIPPED = ("_model", "params", "validation_data")
 _ARRAYS = "callbacks.npz"
 
 
-def collect(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
+def collect(callbacks: Sequence) -> tuple[dict[str, dict], dict[str, np.ndarray]]:
     """Returns what the callbacks remember.
 
     A callback may name what to keep in `remembered`. Of others, plain values are
@@ -23,21 +24,30 @@ def collect(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
     the callback.
 
     Returns:
-        (one JSON-able dictionary a callback, arrays by name).
+        (a JSON-able dictionary a callback, by kind and count, such as
+        "EarlyStopping/0"; arrays by name).
     """
-    states, arrays = [], {}
-    for index, callback in enumerate(callbacks):
-        values = {}
+    states, arrays = {}, {}
+    for key, callback in _keyed(callbacks):
+        values = states[key] = {}
         attributes = _own_attributes(callback)
         for name in getattr(callback, "remembered", attributes):
             value = attributes.get(name)
             if _is_arrays(value):
                 for position, array in enumerate(value):
-                    arrays[f"{index}/{name}/{position}"] = array
+                    arrays[f"{key}/{name}/{position}"] = array
             elif _is_plain(value):
                 values[name] = value.item() if isinstance(value, np.generic) else value
-        states.append({"type": type(callback).__name__, "values": values})
     return states, arrays
+
+
+def _keyed(callbacks: Sequence) -> Iterator[tuple[str, Any]]:
+    """Callbacks may come and go between restarts; the others keep their key."""
+    counts = collections.Counter()
+    for callback in callbacks:
+        kind = type(callback).__name__
+        yield f"{kind}/{counts[kind]}", callback
+        counts[kind] += 1
 
 
 def _own_attributes(callback) -> dict[str, Any]:
@@ -54,22 +64,18 @@ def write_arrays(folder: Path, arrays: dict[str, np.ndarray]) -> None:
         np.savez(folder / _ARRAYS, **arrays)
 
 
-def restore(callbacks: Sequence, folder: Path, states: list[dict[str, Any]]) -> None:
-    """Gives callbacks of the same kinds, in the same order, their memory back.
+def restore(callbacks: Sequence, folder: Path, states: dict[str, dict]) -> None:
+    """Gives callbacks their memory back; a new callback keeps what it has.
 
-    A callback that was not there when the checkpoint was written keeps what it
-    has. Must come after `on_train_begin`, which resets callbacks.
+    Must come after `on_train_begin`, which resets callbacks.
     """
     arrays = _read_arrays(folder)
-    for index, (callback, state) in enumerate(zip(callbacks, states, strict=False)):
-        if type(callback).__name__ != state["type"]:
-            continue
-        vars(callback).update(state["values"])
-        names = {key.split("/")[1] for key in arrays if key.startswith(f"{index}/")}
-        for name in names:
-            prefix = f"{index}/{name}/"
-            count = sum(key.startswith(prefix) for key in arrays)
-            setattr(callback, name, [arrays[f"{prefix}{i}"] for i in range(count)])
+    for key, callback in _keyed(callbacks):
+        vars(callback).update(states.get(key, {}))
+        own = [name.removeprefix(f"{key}/") for name in arrays if name.startswith(f"{key}/")]
+        for name in {name.rpartition("/")[0] for name in own}:
+            count = sum(found.startswith(f"{name}/") for found in own)
+            setattr(callback, name, [arrays[f"{key}/{name}/{i}"] for i in range(count)])
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:

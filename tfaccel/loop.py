@@ -109,7 +109,7 @@ def evaluate(
         jit: Compile with XLA, per replica.
 
     Example:
-        tfaccel.evaluate(model, EvaluationData(splits.test, 128))["accuracy"]
+        tfaccel.loop.evaluate(model, EvaluationData(splits.test, 128))["accuracy"]
     """
     strategy = strategy or tf.distribute.get_strategy()
     _check_batch(data.global_batch_size, strategy.num_replicas_in_sync, 1)

@@ -178,8 +178,6 @@ def test_function_gets_float32_outputs_without_asking(write, policy, softmax):
 
 
 def test_model_that_is_float32_already_is_left_alone(write):
-    write("import keras\nmade = []\n" + NET.replace("    return ", "    made.append(") + ")\n")
-    # The same lines, but the model is kept to be compared.
     write(
         NET.replace(
             "    return keras.Model(inputs, x)",
