@@ -188,13 +188,13 @@ CASES = {
     "an index of a field": flags("--config.seed[0]=1", f"field seed[0], {NO_FIELD}"),
     "no field": flags("--config.=1", "--config.", "--print_config"),
     "a misspelt argument of the optimizer": flags(
-        "--config.optimizer.arguments.momentun=0.8",
-        f"received the config field optimizer.arguments.momentun, {NO_FIELD}",
+        "--config=quickstart --config.optimizer.arguments.momentun=0.8",
+        "received the config field optimizer.arguments.momentun",
         "momentum",
     ),
     "a misspelt argument of the model": flags(
-        "--config.model.arguments.widht=8",
-        f"received the config field model.arguments.widht, {NO_FIELD}",
+        "--config=quickstart --config.model.arguments.widht=8",
+        "received the config field model.arguments.widht",
         "width",
     ),
     # Values of the wrong type.

@@ -1,3 +1,5 @@
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -87,14 +89,24 @@ def test_the_cpu_cannot_be_split_further_once_tensorflow_has_started(strategy):
     )
 
 
-def test_the_cpu_is_split_before_tensorflow_starts(fresh_python, tmp_path):
-    code = (
-        "from tfaccel import distribution\n"
-        "strategy = distribution.build(strategy='mirrored', logical_cpus=3)\n"
-        "print(strategy.num_replicas_in_sync)\n"
-    )
+def test_in_a_fresh_process(fresh_python, tmp_path):
+    code = f"""
+import tensorflow as tf
+from tfaccel import distribution
+{inspect.getsource(replica_sums)}
+ours = distribution.build(strategy="mirrored", logical_cpus=2)
+print(ours.num_replicas_in_sync)
+print(replica_sums(ours, [1.0, 2.0]))
+own = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+print(replica_sums(own, [1.0, 2.0, 3.0]))
+"""
     done = fresh_python("-c", code, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    split, first, own = done.stdout.splitlines()
+    # The CPU is split before TensorFlow starts.
+    assert (split, first) == ("2", "[[3.0, 6.0], [3.0, 6.0]]")
+    # A strategy of the user's own does not meet ours.
+    assert own == "[[3.0, 6.0, 9.0], [3.0, 6.0, 9.0]]"
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from absl import flags
+from absl import flags, logging
 from ml_collections import config_flags
 
 from tfaccel import config as config_lib
@@ -17,6 +19,7 @@ from tfaccel import log
 from tfaccel.errors import UserError, did_you_mean, one_line
 
 _PACKAGE = Path(__file__).parent
+_EARLY_NOTE = re.compile(r"I0000 |WARNING: All log messages before absl::InitializeLog")
 
 
 def main(run: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
@@ -26,6 +29,7 @@ def main(run: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     becomes status 130. Everything else is a bug and keeps its traceback.
     """
     _quiet_tensorflow()
+    logging.set_verbosity(logging.ERROR)  # absl's, which TFDS warns through
     log.to_terminal()
     try:
         return run(sys.argv if argv is None else argv)
@@ -110,6 +114,28 @@ def parse_with_config(flag_values, argv: Sequence[str], usage: str) -> bool:
         return True
     except Exception as error:
         raise _config_error(error, argv) from error
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow without the notes it prints before it can be told not to.
+
+    They come from C++ before any log level holds, so standard error itself is
+    set aside meanwhile; everything but the notes is printed afterwards.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    with tempfile.TemporaryFile() as aside:
+        sys.stderr.flush()
+        stderr = os.dup(2)
+        os.dup2(aside.fileno(), 2)
+        try:
+            importlib.import_module("tensorflow")
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            aside.seek(0)
+            lines = aside.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.writelines(line for line in lines if not _EARLY_NOTE.match(line))
 
 
 def resolve(name: str) -> str:

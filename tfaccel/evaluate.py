@@ -53,6 +53,7 @@ def evaluate(workdir: Path) -> dict[str, float]:
             f"{workdir} holds no {results.MODEL}: the run is not finished. Go on with "
             f"python -m tfaccel.train, the same config and --workdir={workdir}."
         )
+    cli.start_tensorflow()
     devices.configure(**arguments(devices.configure, config.devices))
     strategy = distribution.build(**arguments(distribution.build, config.distribution))
     splits = sources.load(**arguments(sources.load, config.data))

@@ -4,6 +4,8 @@ import math
 import os
 import platform
 import shutil
+import socket
+import urllib.request
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -40,6 +42,16 @@ def free_disk_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def check_network() -> None:
+    """Raises OSError if there is no network: at once, where clients retry for long.
+
+    Behind a proxy names need not resolve here, so nothing is checked.
+    """
+    if urllib.request.getproxies():
+        return
+    socket.getaddrinfo("storage.googleapis.com", 443)
 
 
 def describe() -> dict[str, object]:

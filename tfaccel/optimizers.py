@@ -112,7 +112,8 @@ def _check_arguments(name: str, optimizer_class: type, arguments: dict) -> None:
         if argument not in accepted:
             raise UserError(
                 f"received optimizer.arguments.{argument}, which {name} does not take. "
-                f"{did_you_mean(argument, accepted - reserved)}"
+                f"{did_you_mean(argument, accepted - reserved)} "
+                "--config.optimizer.arguments={} takes all of them away."
             )
 
 

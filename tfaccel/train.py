@@ -125,6 +125,7 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
     if report is not None:
         logger.info("%s is finished already: %s", workdir, _summary(report))
         return report
+    cli.start_tensorflow()
     setup = build(config)
     checkpointer = checkpoint.Checkpointer(
         workdir / results.CHECKPOINTS,

@@ -339,12 +339,14 @@ def _prepare(builder) -> None:
         return
     logger.info("data: %s is not in %s yet; fetching it", builder.name, builder.data_dir)
     try:
+        # TFDS itself would go on trying for minutes.
+        host.check_network()
         builder.download_and_prepare()
     except Exception as error:  # Each dataset fails in its own way.
         raise UserError(
             f"{builder.name} is not prepared in {builder.data_dir} and could not be "
-            f"fetched ({one_line(error, 160)}): prepare it once where there is a network "
-            f"(tfds build {builder.name}) and name its folder with --config.data.dir."
+            f"fetched ({one_line(error, 160)}): prepare it where there is a network (tfds "
+            f"build {builder.name} --data_dir=FOLDER) and add --config.data.dir=FOLDER."
         ) from error
 
 

@@ -163,7 +163,8 @@ def _check_arguments(name: str, function: Callable, arguments: dict) -> None:
         if argument not in parameters:
             raise UserError(
                 f"received model.arguments.{argument}, which {name} does not take. "
-                f"{did_you_mean(argument, parameters)}"
+                f"{did_you_mean(argument, parameters)} "
+                "--config.model.arguments={} takes all of them away."
             )
 
 
@@ -172,19 +173,25 @@ def _checked(model, name: str, num_classes: int) -> keras.Model:
         raise UserError(
             f"model.name={name} returned {type(model).__name__}, expected a keras.Model."
         )
-    outputs = getattr(model, "output_shape", None)
-    if outputs != (None, num_classes):
+    if not getattr(model, "outputs", None):
         raise UserError(
-            f"model.name={name} has outputs of shape {outputs}, expected (None, "
-            f"{num_classes}): one logit or probability for each of {num_classes} classes."
+            f"model.name={name} returned a model that is not built: build it from "
+            "keras.Input(input_shape), as a functional or Sequential model."
+        )
+    outputs = [tuple(output.shape) for output in model.outputs]
+    if outputs != [(None, num_classes)]:
+        raise UserError(
+            f"model.name={name} has outputs of shape {str(outputs)[1:-1]}, expected "
+            f"(None, {num_classes}): one logit or probability for each class."
         )
     return model
 
 
 def _in_float32(model: keras.Model) -> keras.Model:
-    if keras.backend.standardize_dtype(model.output.dtype) == "float32":
+    (output,) = model.outputs
+    if output.dtype == "float32":
         return model
-    outputs = keras.layers.Activation("linear", dtype="float32")(model.output)
+    outputs = keras.layers.Activation("linear", dtype="float32")(output)
     return keras.Model(model.inputs, outputs, name=model.name)
 
 
