@@ -1,11 +1,14 @@
 import os
 import shutil
+import socket
+import urllib.request
 from collections import namedtuple
 
 import pytest
 
 from tfaccel import host
 
+NEEDS_TENSORFLOW = False
 GIB = 2**30
 
 
@@ -100,3 +103,30 @@ def test_describe_is_what_a_report_needs():
     assert described["processor"]
     assert 1 <= described["cpus"] <= 64
     assert 0 < described["memory_gib"] <= 8
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def lookup(*args):
+        raise socket.gaierror("no name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(urllib.request, "getproxies", dict)
+
+
+@pytest.mark.usefixtures("offline")
+def test_missing_network_is_an_os_error():
+    with pytest.raises(OSError, match="no name"):
+        host.check_network()
+
+
+@pytest.mark.usefixtures("offline")
+def test_names_need_not_resolve_behind_a_proxy(monkeypatch):
+    monkeypatch.setattr(urllib.request, "getproxies", lambda: {"https": "http://proxy:8080"})
+    host.check_network()
+
+
+@pytest.mark.usefixtures("offline")
+def test_name_that_resolves_is_network_enough(monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args: [])
+    host.check_network()

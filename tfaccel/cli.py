@@ -116,6 +116,28 @@ def parse_with_config(flag_values, argv: Sequence[str], usage: str) -> bool:
         raise _config_error(error, argv) from error
 
 
+def describe(config, flag_values: flags.FlagValues) -> str:
+    """Returns every field of a config with its value and where that comes from."""
+    flag = flag_values["config"]
+    overridden = config_flags.get_override_values(flag)
+    if flag_values.allow_growth:
+        overridden = {**overridden, "devices.memory_growth": True}
+    defaults, file = (
+        config_lib.flat(config_lib.default()),
+        config_flags.get_config_filename(flag),
+    )
+    rows = []
+    for name, value in config_lib.flat(config).items():
+        origin = "default" if value == defaults.get(name) else file
+        if any(name == o or o.startswith(f"{name}.") for o in overridden):
+            origin = "command line"
+        rows.append((name, repr(value), origin))
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for name, value, origin in rows
+    )
+
+
 def start_tensorflow() -> None:
     """Imports TensorFlow without the notes it prints before it can be told not to.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -57,6 +58,18 @@ def check_workdir(workdir: Path, config: dict[str, Any]) -> None:
             f"received --workdir={workdir}, but {parent} cannot be written to: choose "
             "another folder, or mend its permissions."
         )
+
+
+def run_bytes(model, checkpoints: int) -> int:
+    """Returns about how much a run writes.
+
+    Args:
+        model: The compiled model.
+        checkpoints: How many checkpoints are kept; one more is being written.
+    """
+    weights = 4 * model.count_params()
+    slots = 4 * sum(math.prod(v.shape) for v in model.optimizer.variables)
+    return (checkpoints + 1) * (weights + slots) + weights + 2**20
 
 
 def check_disk(workdir: Path, needed_bytes: int) -> None:

@@ -34,11 +34,9 @@ from tfaccel import plan as plan_lib
 from tfaccel.callbacks import early_stopping
 from tfaccel.config import arguments
 from tfaccel.data import augment, normalize, pipeline, sources
-from tfaccel.errors import UserError
 from tfaccel.lazy import keras
 from tfaccel.log import logger
 from tfaccel.models import registry
-from tfaccel.plan import Plan
 
 USAGE = """Trains an image classifier as a config says, and writes what came of it.
 
@@ -56,7 +54,7 @@ class Setup:
 
     strategy: Any
     model: Any
-    plan: Plan
+    plan: plan_lib.Plan
     training: pipeline.TrainingData
     validation: pipeline.EvaluationData | None
     test: pipeline.EvaluationData
@@ -101,7 +99,7 @@ def run(argv: Sequence[str]) -> int:
         config.devices.memory_growth = True
     config_lib.check(config)
     if flag_values.print_config:
-        print(describe(config, flag_values))
+        print(cli.describe(config, flag_values))
         return 0
     train(config, Path(flag_values.workdir or _new_workdir(flag_values["config"])))
     return 0
@@ -132,7 +130,7 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
         setup.plan,
         **arguments(checkpoint.Checkpointer, config.checkpoint),
     )
-    results.check_disk(workdir, _disk_bytes(setup.model, checkpointer))
+    results.check_disk(workdir, results.run_bytes(setup.model, checkpointer.keep))
     logger.info("workdir: %s", workdir)
     with results.disk_errors(workdir):
         steps, speed = _fit(setup, checkpointer, config, workdir)
@@ -172,7 +170,7 @@ def build(config: config_dict.ConfigDict) -> Setup:
     return Setup(strategy, model, plan, training, *evaluation, jit, accumulation)
 
 
-def build_model(config, source: sources.Source, plan: Plan) -> keras.Model:
+def build_model(config, source: sources.Source, plan: plan_lib.Plan) -> keras.Model:
     """Returns the compiled model; call it in the strategy's scope."""
     policy = precision.build(**arguments(precision.build, config))
     with precision.scope(policy):
@@ -181,7 +179,7 @@ def build_model(config, source: sources.Source, plan: Plan) -> keras.Model:
             source.num_classes,
             **arguments(registry.build, config.model),
         )
-    _check_scaling(model, config.data.normalize)
+    registry.check_scaling(model, config.data.normalize)
     rate = optimizers.scale_rate(
         config.global_batch_size, **arguments(optimizers.scale_rate, config.optimizer)
     )
@@ -243,28 +241,6 @@ def save_model(model: keras.Model, path: Path) -> None:
     partial.replace(path)
 
 
-def describe(config: config_dict.ConfigDict, flag_values: flags.FlagValues) -> str:
-    """Returns every field of a config with its value and where that comes from."""
-    flag = flag_values["config"]
-    overridden = config_flags.get_override_values(flag)
-    if flag_values.allow_growth:
-        overridden = {**overridden, "devices.memory_growth": True}
-    defaults, file = (
-        config_lib.flat(config_lib.default()),
-        config_flags.get_config_filename(flag),
-    )
-    rows = []
-    for name, value in config_lib.flat(config).items():
-        origin = "default" if value == defaults.get(name) else file
-        if any(name == o or o.startswith(f"{name}.") for o in overridden):
-            origin = "command line"
-        rows.append((name, repr(value), origin))
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for name, value, origin in rows
-    )
-
-
 def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float | None]:
     """Trains; returns (steps done, images a second)."""
     from tfaccel import callbacks as ours
@@ -302,25 +278,6 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
     finally:
         progress.close()
     return progress.step, throughput.images_per_second
-
-
-def _check_scaling(model, normalized: str) -> None:
-    if normalized == "none":
-        return
-    rescaling = (keras.layers.Rescaling, keras.layers.Normalization)
-    for layer in model.layers[:3]:
-        if isinstance(layer, rescaling):
-            raise UserError(
-                f"{model.name} scales images itself (layer {layer.name!r}), but "
-                f"data.normalize={normalized} would do it a second time: set "
-                "data.normalize=none."
-            )
-
-
-def _disk_bytes(model, checkpointer) -> int:
-    weights = 4 * model.count_params()
-    slots = 4 * sum(int(v.value.shape.num_elements()) for v in model.optimizer.variables)
-    return (checkpointer.keep + 1) * (weights + slots) + weights + 2**20
 
 
 def _summary(report: dict[str, Any]) -> str:

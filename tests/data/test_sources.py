@@ -415,15 +415,27 @@ def test_damaged_tfds_set_is_refused(prepared, tmp_path, damage):
     assert str(path.parent) in message
 
 
-def test_set_neither_prepared_nor_fetched_is_refused(tmp_path, monkeypatch):
-    def offline(builder, **kwargs):
-        raise ConnectionError("no\nnetwork")
+def raises(error):
+    def function(*args, **kwargs):
+        raise error
 
-    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", offline)
+    return function
+
+
+@pytest.mark.parametrize("found_out", ["before", "while fetching"])
+def test_set_neither_prepared_nor_fetched_is_refused(tmp_path, monkeypatch, found_out):
+    # TFDS itself retries for minutes, so the network is looked for before.
+    offline = raises(ConnectionError("no\nroute to the host"))
+    before, fetching = {
+        "before": (offline, raises(AssertionError("tried to fetch"))),
+        "while fetching": (lambda: None, offline),
+    }[found_out]
+    monkeypatch.setattr(host, "check_network", before)
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fetching)
     message = refused(
         "cifar10 is not prepared", sources.load, name="cifar10", dir=str(tmp_path)
     )
-    for part in (str(tmp_path), "no network", "tfds build cifar10", "--config.data.dir"):
+    for part in (str(tmp_path), "no route", "tfds build cifar10", "--config.data.dir"):
         assert part in message
 
 

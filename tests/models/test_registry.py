@@ -224,10 +224,21 @@ def test_function_that_is_not_there_is_refused(write, name, message):
         ),
         (
             "x = keras.Input(input_shape)\n    return keras.Model(x, [x, x])",
-            r"has outputs of shape \[.*\], expected \(None, 10\)",
+            r"has outputs of shape \(None, 8, 8, 3\), \(None, 8, 8, 3\), expected \(None, 10\)",
+        ),
+        (
+            "return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])",
+            r"returned a model that is not built: build it from keras\.Input",
         ),
     ],
-    ids=["a number", "nothing", "too many outputs", "an image of outputs", "two outputs"],
+    ids=[
+        "a number",
+        "nothing",
+        "too many numbers",
+        "an image of numbers",
+        "two outputs",
+        "not built",
+    ],
 )
 def test_what_is_no_classifier_is_refused(write, body, message):
     write(f"import keras\n\ndef net(*, input_shape, num_classes):\n    {body}\n")

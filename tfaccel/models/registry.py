@@ -92,6 +92,26 @@ def gives_probabilities(model: keras.Model) -> bool:
     return False
 
 
+def check_scaling(model: keras.Model, normalize: str) -> None:
+    """Refuses to normalise images for a model that rescales them itself.
+
+    Args:
+        model: The model.
+        normalize: How the data are normalised; see `tfaccel.data.normalize`.
+
+    Raises:
+        UserError: Unless `normalize` is "none" or the model takes images as they are.
+    """
+    rescaling = (keras.layers.Rescaling, keras.layers.Normalization)
+    for layer in model.layers[:3]:
+        if normalize != "none" and isinstance(layer, rescaling):
+            raise UserError(
+                f"{model.name} scales images itself (layer {layer.name!r}), but "
+                f"data.normalize={normalize} would do it a second time: set "
+                "data.normalize=none."
+            )
+
+
 def _find(name: str) -> Callable:
     if ":" in name:
         return _import_function(name)
