@@ -192,6 +192,11 @@ CASES = {
         "received the config field optimizer.arguments.momentun",
         "momentum",
     ),
+    "a misspelt argument, without --config": flags(
+        "--config.optimizer.arguments.momentun=0.8",
+        "received the config field optimizer.arguments.momentun",
+        "momentum",
+    ),
     "a misspelt argument of the model": flags(
         "--config=quickstart --config.model.arguments.widht=8",
         "received the config field model.arguments.widht",

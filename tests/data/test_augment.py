@@ -15,20 +15,22 @@ def batch(shape, count=40, dtype=np.uint8):
     return tf.constant(images), randomness.mix(11, tf.range(count))
 
 
-def draw(key, purpose, bound):
-    return int(randomness.below(randomness.mix(key, randomness.purpose(purpose)), bound))
+def draw(keys, purpose, bound):
+    word = randomness.purpose(purpose)
+    return randomness.below(randomness.mix(keys, word), bound).numpy()
 
 
 def slow_augment(images, keys, padding, flip):
     """Pads, crops and flips one example after the other, in NumPy."""
+    places = 2 * padding + 1
+    tops, lefts = draw(keys, "crop top", places), draw(keys, "crop left", places)
+    mirrored = flip * draw(keys, "flip", 2)
     done = []
-    for image, key in zip(images.numpy(), keys, strict=True):
+    for image, top, left, mirror in zip(images.numpy(), tops, lefts, mirrored, strict=True):
         height, width, _ = image.shape
-        top = draw(key, "crop top", 2 * padding + 1)
-        left = draw(key, "crop left", 2 * padding + 1)
         padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
         cut = padded[top : top + height, left : left + width]
-        done.append(cut[:, ::-1] if flip and draw(key, "flip", 2) else cut)
+        done.append(cut[:, ::-1] if mirror else cut)
     return np.stack(done)
 
 
