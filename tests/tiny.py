@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfaccel import distribution
 from tfaccel.data.pipeline import EvaluationData, TrainingData
-from tfaccel.data.sources import from_arrays
+from tfaccel.data.source import from_arrays
 
 
 def source(count=48, size=8, classes=4, seed=0):

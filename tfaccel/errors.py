@@ -1,7 +1,10 @@
 """The error a person can mend, and the help to mend it."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class UserError(ValueError):
@@ -14,7 +17,7 @@ class UserError(ValueError):
 
 def one_line(error: object, limit: int = 300) -> str:
     """Returns an exception's message (or any text) folded to one short line."""
-    text = " ".join(str(error).split())
+    text = " ".join(_COLOURS.sub("", str(error)).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

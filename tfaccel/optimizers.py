@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from typing import Literal
 
+from tfaccel import fields
 from tfaccel.errors import UserError, did_you_mean, one_line
 from tfaccel.fields import NonNegative, Positive
 from tfaccel.lazy import keras
 from tfaccel.log import logger
 
-_NO_OPTIMIZERS = ("LossScaleOptimizer", "Optimizer", "TFOptimizer")
+# Keras recomputes its weights from averages that know no decay.
+_WITHOUT_DECAY = ("ScheduleFreeAdamW",)
 RateUnit = Literal["absolute", "per_256"]
 
 
@@ -28,6 +30,7 @@ def scale_rate(
         learning_rate_unit: "absolute", or "per_256" to scale linearly with the
             batch (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
     """
+    fields.check(RateUnit, learning_rate_unit, "optimizer.learning_rate_unit")
     if learning_rate_unit == "absolute":
         logger.info("learning rate: %g (absolute)", learning_rate)
         return learning_rate
@@ -69,8 +72,7 @@ def build(
     arguments = dict(arguments or {})
     optimizer_class = _find(name)
     _check_arguments(name, optimizer_class, arguments)
-    if weight_decay:
-        arguments["weight_decay"] = weight_decay
+    arguments |= _decay_arguments(name, optimizer_class, weight_decay)
     try:
         optimizer = optimizer_class(learning_rate=learning_rate, **arguments)
     except (ValueError, TypeError) as error:
@@ -87,7 +89,8 @@ def _find(name: str) -> type:
         for found in vars(keras.optimizers).values()
         if inspect.isclass(found)
         and issubclass(found, keras.optimizers.Optimizer)
-        and found.__name__ not in _NO_OPTIMIZERS
+        and found is not keras.optimizers.Optimizer
+        and "learning_rate" in inspect.signature(found).parameters
     }
     by_lower_name = {known.lower(): found for known, found in classes.items()}
     if name.lower() in by_lower_name:
@@ -96,6 +99,18 @@ def _find(name: str) -> type:
         f"received optimizer.name={name}, which Keras does not have. "
         f"{did_you_mean(name, by_lower_name)}"
     )
+
+
+def _decay_arguments(name: str, optimizer_class: type, weight_decay: float) -> dict:
+    """Says the decay even where it is 0: some classes have another default."""
+    if weight_decay and optimizer_class.__name__ in _WITHOUT_DECAY:
+        raise UserError(
+            f"received optimizer.weight_decay={weight_decay}, but {name} has no decay that "
+            "works in Keras: set it to 0, or use adamw."
+        )
+    accepted = inspect.signature(optimizer_class).parameters
+    names = [n for n in ("weight_decay", "adam_weight_decay") if n in accepted]
+    return {n: weight_decay for n in names if weight_decay or accepted[n].default is not None}
 
 
 def _check_arguments(name: str, optimizer_class: type, arguments: dict) -> None:
@@ -118,9 +133,9 @@ def _check_arguments(name: str, optimizer_class: type, arguments: dict) -> None:
 
 
 def _own_field(argument: str) -> str:
-    fields = {
+    own = {
         "gradient_accumulation_steps": "accumulation",
         "loss_scale_factor": "precision",
         "use_ema": "an average of weights comes with a later release",
     }
-    return fields.get(argument, f"optimizer.{argument}")
+    return own.get(argument, f"optimizer.{argument}")

@@ -31,7 +31,8 @@ def mix(*words) -> tf.Tensor:
     epochs or examples share nothing.
 
     Args:
-        *words: Integer tensors or Python integers that broadcast together.
+        *words: Integer tensors, of which the low 32 bits count, or Python
+            integers; they broadcast together.
 
     Returns:
         uint32 tensor of the broadcast shape.

@@ -17,18 +17,17 @@ Schedule = Literal["constant", "cosine", "linear", "one_cycle", "steps"]
 def check(
     *,
     name: Schedule,
-    warmup: Duration,
+    warmup: Literal["auto"] | Duration,
     final_share: Share,
     boundaries: str,
     factor: Share,
 ) -> None:
     """Refuses combinations of `build`'s arguments that cannot work."""
     fields.check(Schedule, name, "schedule.name")
-    fields.check(Duration, warmup, "schedule.warmup")
-    del final_share, factor
+    del warmup, final_share, factor
     for boundary in _split(boundaries):
         fields.check(Duration, boundary, "schedule.boundaries")
-    if (name == "steps") != bool(boundaries):
+    if (name == "steps") != bool(_split(boundaries)):
         raise UserError(
             f"received schedule.name={name} with schedule.boundaries={boundaries!r}: "
             "boundaries such as '50%,75%' go with 'steps', and only with it."
@@ -41,15 +40,16 @@ def build(
     steps_per_epoch: Fraction,
     *,
     name: Schedule = "cosine",
-    warmup: Duration = "0st",
+    warmup: Literal["auto"] | Duration = "auto",
     final_share: Share = 0.0,
     boundaries: str = "",
     factor: Share = 0.1,
 ) -> float | keras.optimizers.schedules.LearningRateSchedule:
     """Returns the learning rate over the run.
 
-    Every schedule rises linearly from 0 over `warmup`, reaches `learning_rate`
-    there and ends, at the last step, at `final_share` of it.
+    Every schedule rises linearly over `warmup`, to `learning_rate` at its last
+    step. "cosine", "linear" and "one_cycle" then fall to `final_share` of it, which
+    they would reach at the step after the run's last.
 
     Args:
         learning_rate: The highest rate.
@@ -57,8 +57,9 @@ def build(
         steps_per_epoch: Examples divided by the batch size.
         name: "constant"; "cosine" (Loshchilov and Hutter, "SGDR", 2016);
             "linear"; "one_cycle" (Smith, "Super-Convergence", 2017: linear up
-            and down, warm-up 30 % unless given); "steps".
-        warmup: How long to rise.
+            and down); "steps".
+        warmup: How long to rise; "auto" is 30 % of the run for "one_cycle", else
+            nothing.
         final_share: Share of the rate that is left at the end.
         boundaries: For "steps": durations such as "50%,75%".
         factor: For "steps": what each boundary multiplies the rate by.
@@ -83,10 +84,10 @@ def build(
             duration, steps_per_epoch=steps_per_epoch, total_steps=total_steps
         )
 
+    if warmup == "auto":
+        warmup = "30%" if name == "one_cycle" else "0st"
     warmup_steps = steps(warmup)
-    if name == "one_cycle" and warmup_steps == 0:
-        warmup_steps = steps("30%")
-    if warmup_steps >= total_steps and name != "constant":
+    if warmup_steps >= total_steps:
         raise UserError(
             f"received schedule.warmup={warmup} = {warmup_steps} steps, expected less "
             f"than the run's {total_steps} steps."

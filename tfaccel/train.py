@@ -219,6 +219,7 @@ def build_data(config, splits: sources.Splits, seed: int) -> tuple:
         return normalize.channel_statistics(splits.train)
 
     to_float = normalize.build(statistics, **arguments(normalize.build, config.data))
+    augment.check_fits(splits.train.image_shape, config.data.augment.crop_padding)
     augmented = augment.build(**arguments(augment.build, config.data.augment))
     batch = config.global_batch_size
     training = pipeline.TrainingData(splits.train, seed, batch, augmented, to_float)

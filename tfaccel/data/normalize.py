@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from tfaccel import fields
-from tfaccel.data.sources import Source
+from tfaccel.data.source import Source
 from tfaccel.lazy import tf
 
 Normalize = Literal["dataset", "unit", "none"]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tfaccel import fields, randomness
 from tfaccel.data import order
-from tfaccel.data.sources import Source
+from tfaccel.data.source import Source
 from tfaccel.errors import UserError
 from tfaccel.lazy import tf
 
@@ -129,6 +129,11 @@ class EvaluationData:
 def _batches(load_places, global_batch_size: int, first_step: int, shard):
     """Returns the endless dataset of `load_places` of one input pipeline's places."""
     replicas = 1 if shard is None else shard.num_replicas_in_sync
+    if global_batch_size % replicas:
+        raise UserError(
+            f"received global_batch_size={global_batch_size} for {replicas} replicas, "
+            "expected a multiple of them."
+        )
     local = replicas if shard is None else replicas // shard.num_input_pipelines
     first_replica = 0 if shard is None else shard.input_pipeline_id * local
     size = global_batch_size // replicas

@@ -5,6 +5,12 @@ from __future__ import annotations
 from tfaccel.lazy import keras
 
 
+def check_size(input_shape: tuple[int, int, int], smallest: int) -> None:
+    """Raises ValueError for images that pooling would shrink to nothing."""
+    if min(input_shape[:2]) < smallest:
+        raise ValueError(f"it needs at least {smallest} pixels a side.")
+
+
 def conv_norm(x, filters: int, size: int, *, strides: int = 1, relu=True, zero_init=False):
     """Convolution, batch normalisation and, if asked, ReLU.
 

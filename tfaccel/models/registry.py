@@ -13,6 +13,7 @@ from tfaccel.lazy import keras
 from tfaccel.log import logger
 
 _OWN = ("resnet50", "resnet9", "vgg16")
+_GIVEN = ("input_shape", "num_classes", "classes", "weights")
 
 
 def check(*, name: str, weights: str | None, arguments: dict) -> None:
@@ -133,13 +134,15 @@ def _hint(name: str, applications: dict) -> str:
 
 def _import_function(name: str) -> Callable:
     module_name, _, function_name = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
+        raise UserError(f"received model.name={name}, expected 'module:function'.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name not in (module_name, module_name.partition(".")[0]):
+        if not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise UserError(
             f"received model.name={name}, but there is no module {module_name!r} in this "
@@ -176,7 +179,14 @@ def _application(function: Callable) -> Callable:
 
 
 def _check_arguments(name: str, function: Callable, arguments: dict) -> None:
-    parameters = inspect.signature(function).parameters
+    parameters = dict(inspect.signature(function).parameters)
+    for argument in _GIVEN:
+        parameters.pop(argument, None)
+        if argument in arguments:
+            raise UserError(
+                f"received model.arguments.{argument}, which follows from the data and "
+                "model.weights: leave it out."
+            )
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return
     for argument in arguments:
@@ -212,7 +222,8 @@ def _in_float32(model: keras.Model) -> keras.Model:
     if output.dtype == "float32":
         return model
     outputs = keras.layers.Activation("linear", dtype="float32")(output)
-    return keras.Model(model.inputs, outputs, name=model.name)
+    inputs = model.inputs[0] if len(model.inputs) == 1 else model.inputs
+    return keras.Model(inputs, outputs, name=model.name)
 
 
 def _load_weights(model: keras.Model, path: str) -> None:
@@ -222,7 +233,7 @@ def _load_weights(model: keras.Model, path: str) -> None:
             model.set_weights(loaded.get_weights())
         else:
             model.load_weights(path)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, TypeError) as error:
         raise UserError(
             f"received model.weights={path}, which does not fit this model: {one_line(error)}"
         ) from error

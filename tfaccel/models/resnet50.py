@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfaccel.lazy import keras
-from tfaccel.models.layers import conv_norm, logits
+from tfaccel.models.layers import check_size, conv_norm, logits
 
 _SMALL = 64
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
@@ -20,6 +20,7 @@ def resnet50(*, input_shape: tuple[int, int, int], num_classes: int) -> keras.Mo
         input_shape: (height, width, channels), at least 8 pixels a side.
         num_classes: Number of outputs.
     """
+    check_size(input_shape, 8)
     inputs = keras.Input(input_shape)
     if max(input_shape[:2]) <= _SMALL:
         x = conv_norm(inputs, 64, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfaccel.lazy import keras
-from tfaccel.models.layers import conv_norm, logits
+from tfaccel.models.layers import check_size, conv_norm, logits
 
 
 def resnet9(
@@ -20,6 +20,7 @@ def resnet9(
         num_classes: Number of outputs.
         width: Channels of the first convolution; 64 in the original.
     """
+    check_size(input_shape, 8)
     inputs = keras.Input(input_shape)
     x = conv_norm(inputs, width, 3)
     x = _halve(conv_norm(x, 2 * width, 3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfaccel.lazy import keras
-from tfaccel.models.layers import conv_norm, logits
+from tfaccel.models.layers import check_size, conv_norm, logits
 
 _BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
@@ -19,6 +19,7 @@ def vgg16(*, input_shape: tuple[int, int, int], num_classes: int) -> keras.Model
         input_shape: (height, width, channels), at least 32 pixels a side.
         num_classes: Number of outputs.
     """
+    check_size(input_shape, 32)
     inputs = x = keras.Input(input_shape)
     for filters, convolutions in _BLOCKS:
         for _ in range(convolutions):

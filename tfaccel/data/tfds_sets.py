@@ -1,0 +1,136 @@
+"""Image classification sets of TensorFlow Datasets, decoded once into memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from tfaccel import host
+from tfaccel.data.source import Source, from_arrays
+from tfaccel.errors import UserError, did_you_mean, one_line
+from tfaccel.lazy import tf
+from tfaccel.log import logger
+
+
+def check_name(name: str, dir: str | None, others: tuple[str, ...] = ()) -> None:
+    """Refuses a name that is no TFDS dataset; needs neither network nor TensorFlow.
+
+    Args:
+        name: Such as "cifar10" or "cifar10:3.*.*".
+        dir: TFDS's data_dir, whose own sets are known, too.
+        others: Names that are no TFDS sets but would have been fine.
+    """
+    import tensorflow_datasets as tfds
+
+    base = re.split("[:/]", name)[0]
+    known = tfds.list_builders(with_community_datasets=False)
+    if base not in known and not (dir and (Path(dir) / base).is_dir()):
+        raise UserError(
+            f"received data.name={name}, which is neither {', '.join(others)} nor a "
+            f"TFDS dataset. {did_you_mean(base, [*others, *known])}".strip()
+        )
+
+
+def load(name: str, dir: str | None, memory_share: float) -> list[Source]:
+    """Returns the train and, if there is one, the test (or validation) source.
+
+    Args:
+        name: A TFDS image classification set.
+        dir: TFDS's data_dir; its default if None.
+        memory_share: Share of the memory that decoded images may take.
+
+    Raises:
+        UserError: If the set is absent, damaged, too large or of another kind.
+    """
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder(name, data_dir=dir)
+    except Exception as error:
+        raise UserError(f"TFDS cannot open {name}: {one_line(error)}") from error
+    _prepare(builder)
+    features, splits = dict(builder.info.features.items()), builder.info.splits
+    image = features.get("image")
+    shape = getattr(image, "shape", None)
+    label = features.get("label")
+    if shape is None or not isinstance(label, tfds.features.ClassLabel):
+        raise UserError(
+            f"{name} has the features {', '.join(features)}, expected an image and a "
+            "class label: it is no image classification set."
+        )
+    if image.dtype != np.uint8:
+        raise UserError(
+            f"{name} has images of dtype {np.dtype(image.dtype).name}, expected uint8: "
+            "convert them and use data.name=npz."
+        )
+    if None in shape:
+        raise UserError(
+            f"{name} has images of varying size, which is not supported yet: use a set "
+            "of fixed size, such as cifar10."
+        )
+    test = next((s for s in ("test", "validation") if s in splits), None)
+    wanted = ["train"] if test is None else ["train", test]
+    if "train" not in splits:
+        raise UserError(f"{name} has the splits {', '.join(splits)}, expected 'train'.")
+    _check_memory(name, shape, sum(splits[s].num_examples for s in wanted), memory_share)
+    return [_decode(builder, split, shape, tuple(label.names)) for split in wanted]
+
+
+def _prepare(builder) -> None:
+    if builder.is_prepared():
+        return
+    logger.info("data: %s is not in %s yet; fetching it", builder.name, builder.data_dir)
+    try:
+        # TFDS itself would go on trying for minutes.
+        if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
+            host.check_network()
+        builder.download_and_prepare()
+    except Exception as error:  # Each dataset fails in its own way.
+        raise UserError(
+            f"{builder.name} is not prepared in {builder.data_dir} and could not be "
+            f"fetched ({one_line(error, 160)}): prepare it where there is a network (tfds "
+            f"build {builder.name} --data_dir=FOLDER) and add --config.data.dir=FOLDER."
+        ) from error
+
+
+def _check_memory(name: str, shape, count: int, share: float) -> None:
+    needed, present = count * int(np.prod(shape)), host.memory_bytes()
+    if needed > share * present:
+        raise UserError(
+            f"{name} takes {needed / 2**30:.1f} GiB decoded, more than "
+            f"data.memory_share={share} of the {present / 2**30:.1f} GiB here: raise the "
+            "share, or use a smaller set; reading from disk is not supported yet."
+        )
+
+
+def _decode(builder, split: str, shape, class_names: tuple[str, ...]) -> Source:
+    count = builder.info.splits[split].num_examples
+    images, labels = np.empty((count, *shape), np.uint8), np.empty(count, np.int32)
+    done = 0
+    try:
+        batches = builder.as_dataset(split=split).map(
+            lambda example: (example["image"], example["label"]), num_parallel_calls=-1
+        )
+        for image, label in batches.batch(1000).prefetch(2).as_numpy_iterator():
+            images[done : done + len(label)] = image
+            labels[done : done + len(label)] = label
+            done += len(label)
+    except (tf.errors.OpError, OSError, ValueError) as error:
+        raise UserError(
+            f"{builder.data_path} is damaged after {done} of {count} {split} examples "
+            f"({_cause(error)}): delete the folder and prepare it again."
+        ) from error
+    if done != count:
+        raise UserError(
+            f"{builder.data_path} holds {done} {split} examples, expected {count}: delete "
+            "the folder and prepare it again."
+        )
+    return from_arrays(images, labels, class_names, f"{builder.name} {split}")
+
+
+def _cause(error: Exception) -> str:
+    """TensorFlow's messages begin with the node that failed."""
+    text = getattr(error, "message", None) or str(error)
+    return one_line(re.sub(r"\{\{.*?\}\}", "", text), 160)
