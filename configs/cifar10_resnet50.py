@@ -13,10 +13,8 @@ def get_config(arg=None):
     config.model.name = "resnet50"
     config.duration = "60ep"
     config.global_batch_size = 256
-    config.optimizer.learning_rate = 0.1
     config.optimizer.learning_rate_unit = "per_256"
     config.optimizer.arguments = {"momentum": 0.9, "nesterov": True}
     config.optimizer.weight_decay = 5e-4
-    config.schedule.name = "cosine"
     config.schedule.warmup = "5%"
     return config_lib.runlocal(config) if arg == "runlocal" else config

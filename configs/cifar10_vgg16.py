@@ -17,6 +17,5 @@ def get_config(arg=None):
     config.optimizer.learning_rate_unit = "per_256"
     config.optimizer.arguments = {"momentum": 0.9, "nesterov": True}
     config.optimizer.weight_decay = 5e-4
-    config.schedule.name = "cosine"
     config.schedule.warmup = "5%"
     return config_lib.runlocal(config) if arg == "runlocal" else config

@@ -6,13 +6,10 @@ from tfaccel import config as config_lib
 def get_config(arg=None):
     """Returns the config; ":runlocal" shrinks it to 20 steps."""
     config = config_lib.default()
-    config.data.name = "digits"
     config.data.augment.crop_padding = 2
-    config.model.name = "resnet9"
     config.model.arguments = {"width": 16}
-    config.duration = "12ep"
+    config.duration = "8ep"
     config.global_batch_size = 64
-    config.optimizer.learning_rate = 0.1
     config.optimizer.arguments = {"momentum": 0.9, "nesterov": True}
     config.optimizer.weight_decay = 5e-4
     config.schedule.name = "one_cycle"

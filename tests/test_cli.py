@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tfaccel import cli, train
+from tfaccel import cli, config_flag, train
 from tfaccel import config as config_lib
 from tfaccel.errors import UserError
 from tfaccel.log import logger
@@ -87,8 +87,11 @@ def test_main_sends_log_lines_to_the_terminal(capsys):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_resolve_finds_packaged_configs_by_name(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert Path(cli.resolve(path.stem)).read_text() == path.read_text()
-    assert cli.resolve(f"{path.stem}:runlocal") == f"{cli.resolve(path.stem)}:runlocal"
+    assert Path(config_flag.resolve(path.stem)).read_text() == path.read_text()
+    assert (
+        config_flag.resolve(f"{path.stem}:runlocal")
+        == f"{config_flag.resolve(path.stem)}:runlocal"
+    )
 
 
 def test_resolve_leaves_paths_alone(tmp_path, monkeypatch):
@@ -96,10 +99,10 @@ def test_resolve_leaves_paths_alone(tmp_path, monkeypatch):
     Path("mine.py").touch()
     # A folder, such as a run's, does not hide the packaged config.
     Path("quickstart").mkdir()
-    assert cli.resolve("mine.py") == "mine.py"
-    assert cli.resolve("./mine.py:argument") == "./mine.py:argument"
-    assert cli.resolve(str(tmp_path / "mine.py")) == str(tmp_path / "mine.py")
-    assert Path(cli.resolve("quickstart")).name == "quickstart.py"
+    assert config_flag.resolve("mine.py") == "mine.py"
+    assert config_flag.resolve("./mine.py:argument") == "./mine.py:argument"
+    assert config_flag.resolve(str(tmp_path / "mine.py")) == str(tmp_path / "mine.py")
+    assert Path(config_flag.resolve("quickstart")).name == "quickstart.py"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_resolve_refuses(name, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     with pytest.raises(UserError) as error:
-        cli.resolve(name)
+        config_flag.resolve(name)
     assert str(error.value).startswith(message)
 
 

@@ -8,8 +8,8 @@ import pytest
 from absl import flags
 from ml_collections import config_dict
 
-from tfaccel import cli
 from tfaccel import config as config_lib
+from tfaccel import config_flag
 from tfaccel.errors import UserError
 
 NEEDS_TENSORFLOW = False
@@ -35,8 +35,8 @@ def load(path, *arguments):
 def from_command_line(*arguments):
     """The config that a command line leads to."""
     flag_values = flags.FlagValues()
-    argv = cli.define_config(flag_values, ["train", *arguments])
-    assert cli.parse_with_config(flag_values, argv, "")
+    argv = config_flag.define(flag_values, ["train", *arguments])
+    assert config_flag.parse(flag_values, argv, "")
     config_lib.check(flag_values.config)
     return config_lib.flat(flag_values.config)
 

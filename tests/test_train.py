@@ -188,8 +188,8 @@ REFUSED = {
     ),
     "no validation to monitor": (
         ["--config.early_stopping.patience=1", "--config.data.validation_share=0"],
-        "EarlyStopping monitors 'val_loss'",
-        "There is no validation data",
+        "received early_stopping.monitor=val_loss with data.validation_share=0.0",
+        "Keep a share of it, or watch 'loss'",
     ),
     "warm-up longer than the run": (
         ["--config.schedule.warmup=500st"],

@@ -7,18 +7,15 @@ import os
 import re
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from absl import flags, logging
-from ml_collections import config_flags
 
 from tfaccel import config as config_lib
-from tfaccel import log
+from tfaccel import fields, log
 from tfaccel.errors import UserError, did_you_mean, one_line
 
-_PACKAGE = Path(__file__).parent
 _EARLY_NOTE = re.compile(r"I0000 |WARNING: All log messages before absl::InitializeLog")
 
 
@@ -29,7 +26,7 @@ def main(run: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     becomes status 130. Everything else is a bug and keeps its traceback.
     """
     _quiet_tensorflow()
-    logging.set_verbosity(logging.ERROR)  # absl's, which TFDS warns through
+    logging.set_verbosity(logging.ERROR)  # absl's: TFDS and ml_collections warn
     log.to_terminal()
     try:
         return run(sys.argv if argv is None else argv)
@@ -64,78 +61,13 @@ def parse(flag_values: flags.FlagValues, argv: Sequence[str], usage: str) -> boo
         hint = did_you_mean(error.flagname, _names(flag_values))
         raise UserError(f"received the unknown flag --{error.flagname}. {hint}") from error
     except flags.Error as error:
-        raise UserError(_flag_error(error)) from error
+        raise UserError(flag_error(error)) from error
     if len(rest) > 1:
         raise UserError(
             f"received {' '.join(rest[1:])!r}, which is no flag: flags are written "
             "--name=value."
         )
     return True
-
-
-def define_config(
-    flag_values: flags.FlagValues, argv: Sequence[str], default: str | None = "quickstart"
-) -> list[str]:
-    """Defines --config; returns the command line with the config's name resolved.
-
-    Raises:
-        UserError: If the config file cannot be found, or a --config.field does
-            not exist.
-    """
-    argv = [_resolve_argument(argument) for argument in _joined(argv)]
-    if default is not None:
-        default = resolve(default)
-    for argument in argv:
-        match = re.match(r"--?(?:no)?config\.([\w.]+)", argument)
-        if match:
-            config_lib.check_name(match[1])
-    config_flags.DEFINE_config_file(
-        "config",
-        default,
-        "Config file, or the name of a packaged one, with an optional :argument.",
-        flag_values=flag_values,
-        lock_config=True,
-        sys_argv=argv,
-    )
-    return argv
-
-
-def parse_with_config(flag_values, argv: Sequence[str], usage: str) -> bool:
-    """As `parse`, for flags with --config: errors in the file name file and line."""
-    try:
-        if not parse(flag_values, argv, usage):
-            return False
-        if not hasattr(flag_values["config"].value, "items"):
-            path = config_flags.get_config_filename(flag_values["config"])
-            raise UserError(
-                f"{path}: get_config() returned no config: start from "
-                "tfaccel.config.default() and return it."
-            )
-        return True
-    except Exception as error:
-        raise _config_error(error, argv) from error
-
-
-def describe(config, flag_values: flags.FlagValues) -> str:
-    """Returns every field of a config with its value and where that comes from."""
-    flag = flag_values["config"]
-    overridden = config_flags.get_override_values(flag)
-    if flag_values.allow_growth:
-        overridden = {**overridden, "devices.memory_growth": True}
-    defaults, file = (
-        config_lib.flat(config_lib.default()),
-        config_flags.get_config_filename(flag),
-    )
-    rows = []
-    for name, value in config_lib.flat(config).items():
-        origin = "default" if value == defaults.get(name) else file
-        if any(name == o or o.startswith(f"{name}.") for o in overridden):
-            origin = "command line"
-        rows.append((name, repr(value), origin))
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for name, value, origin in rows
-    )
 
 
 def start_tensorflow() -> None:
@@ -160,83 +92,19 @@ def start_tensorflow() -> None:
             sys.stderr.writelines(line for line in lines if not _EARLY_NOTE.match(line))
 
 
-def resolve(name: str) -> str:
-    """Returns the path of a config given by path or by packaged name.
-
-    Args:
-        name: "configs/quickstart.py" or "quickstart", either with ":argument".
-
-    Raises:
-        UserError: If there is no such file.
-    """
-    path, colon, argument = name.partition(":")
-    if Path(path).is_file():
-        return name
-    packaged = {found.stem: found for found in _packaged_configs()}
-    if path in packaged:
-        return f"{packaged[path]}{colon}{argument}"
-    hint = did_you_mean(Path(path).stem, packaged)
-    if Path(path).is_dir():
-        raise UserError(f"received --config={name}, which is a folder, expected a file. {hint}")
-    raise UserError(f"received --config={name}, but there is no such file. {hint}")
-
-
-def _packaged_configs() -> list[Path]:
-    """configs/ lies in the package once installed, beside it in a checkout."""
-    for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs"):
-        found = sorted(folder.glob("[!_]*.py"))
-        if found:
-            return found
-    return []
-
-
-def _joined(argv: Sequence[str]) -> list[str]:
-    """Rewrites "--config NAME" as "--config=NAME"."""
-    joined, rest = [], iter(argv)
-    for argument in rest:
-        if argument in ("--config", "-config"):
-            argument = f"--config={next(rest, '')}"
-        joined.append(argument)
-    return joined
-
-
-def _resolve_argument(argument: str) -> str:
-    match = re.fullmatch(r"--?config=(.*)", argument)
-    return f"--config={resolve(match[1])}" if match else argument
-
-
-def _config_error(error: Exception, argv: Sequence[str]) -> UserError:
-    chain, paths = error, [_config_path(argv)]
-    while chain is not None:
-        for frame in reversed(traceback.extract_tb(chain.__traceback__)):
-            if str(Path(frame.filename)) in paths:
-                return UserError(
-                    f"{frame.filename}, line {frame.lineno}: {type(chain).__name__}: "
-                    f"{one_line(chain)}"
-                )
-        if isinstance(chain, SyntaxError):
-            return UserError(f"{chain.filename}, line {chain.lineno}: {one_line(chain.msg)}")
-        if isinstance(chain, AttributeError) and "get_config" in str(chain):
-            return UserError(
-                f"{paths[0]} has no get_config(): a config file defines get_config(arg=None) "
-                "and returns a config."
-            )
-        chain = chain.__context__
-    return error if isinstance(error, UserError) else UserError(_flag_error(error))
-
-
-def _config_path(argv: Sequence[str]) -> str:
-    given = [a.partition("=")[2] for a in argv if a.startswith("--config=")]
-    return (given[-1] if given else resolve("quickstart")).partition(":")[0]
-
-
-def _flag_error(error: Exception) -> str:
-    """Absl writes "flag --x=y: reason"."""
+def flag_error(error: Exception) -> str:
+    """Returns absl's "flag --x=y: reason" in our words."""
     match = re.match(r"flag --([\w.]+)=(.*?): (.*)", one_line(error))
-    if match:
-        name = match[1].removeprefix("config.")
-        return f"received {name}={match[2]}: {match[3]}"
-    return one_line(error)
+    if match is None:
+        return one_line(error)
+    flag, received, reason = match.groups()
+    name, known = flag.removeprefix("config."), config_lib.schema()
+    if flag.startswith("config.") and name in known:
+        reason = f"expected {fields.describe(known[name][1].annotation)}."
+        return f"received {name}={received}, {reason}"
+    if "Non-boolean" in reason:
+        return f"received {name}={received}, expected true or false."
+    return f"received {name}={received}: {reason}"
 
 
 def _names(flag_values) -> list[str]:

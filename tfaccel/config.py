@@ -15,6 +15,7 @@ Example, a config file:
         return config_lib.runlocal(config) if arg == "runlocal" else config
 """
 
+import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -170,14 +171,27 @@ def check_name(name: str) -> None:
     free = [n for n, (_, p) in known.items() if _is_free(p)]
     if name in known or name in parents or any(name.startswith(f"{f}.") for f in free):
         return
-    ending = name.rpartition(".")[2]
-    same_ending = [n for n in known if n.rpartition(".")[2] == ending]
-    hint = f"Did you mean {same_ending[0]}?" if same_ending else ""
-    hint = hint or did_you_mean(name, known)
+    hint = field_hint(name)
     raise UserError(
         f"received the config field {name}, which does not exist. {hint} "
         "--print_config lists all fields.".replace("  ", " ")
     )
+
+
+def field_hint(name: str) -> str:
+    """Returns the fields that a wrong name may mean, as a sentence."""
+    known = schema()
+    ending = name.rpartition(".")[2]
+    same_ending = [n for n in known if n.rpartition(".")[2] == ending]
+    same_ending.sort(key=lambda n: -difflib.SequenceMatcher(None, n, name).ratio())
+    if same_ending:
+        return f"Did you mean {same_ending[0]}?"
+    if hint := did_you_mean(name, known):
+        return hint
+    endings = {n.rpartition(".")[2] for n in known}
+    close = difflib.get_close_matches(ending, endings, n=2, cutoff=0.6)
+    near = [n for n in known if n.rpartition(".")[2] in close]
+    return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _check_with_builder(target: str, section: str, config) -> None:
@@ -198,6 +212,14 @@ def _check_combinations(config) -> None:
             f"multiple of replicas x accumulation = "
             f"{config.distribution.logical_cpus or 1} x {config.accumulation}: try "
             f"{max(1, round(config.global_batch_size / parts)) * parts}."
+        )
+    stopping = config.early_stopping
+    waits = stopping.patience and stopping.monitor.startswith("val_")
+    if waits and not config.data.validation_share:
+        raise UserError(
+            f"received early_stopping.monitor={stopping.monitor} with "
+            "data.validation_share=0.0: there is no validation data to watch. Keep a "
+            "share of it, or watch 'loss'."
         )
     from tfaccel.data import augment, sources
 

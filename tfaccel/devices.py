@@ -91,6 +91,7 @@ def configure(
         if strict:
             raise UserError(message) from error
         logger.warning("%s Going on with the settings in force.", message)
+        return
     _log_choice(memory_growth, memory_limit_mb)
 
 

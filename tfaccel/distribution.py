@@ -12,7 +12,8 @@ from tfaccel.lazy import tf
 from tfaccel.log import logger
 
 Strategy = Literal["auto", "none", "mirrored", "multiworker", "horovod"]
-_COLLECTIVE_KEYS = itertools.count(0, 100_000)
+# Not from 0, where the user's own strategies start.
+_COLLECTIVE_KEYS = itertools.count(100_000, 100_000)
 _NOT_YET = ("multiworker", "horovod")
 
 
@@ -57,7 +58,7 @@ def build(*, strategy: Strategy = "auto", logical_cpus: Count = 0) -> tf.distrib
     if logical_cpus or not devices:
         devices = tf.config.list_logical_devices("CPU")[: max(1, logical_cpus)]
     if strategy == "none" or (strategy == "auto" and len(devices) == 1):
-        logger.info("distribution: one device (%s)", _why(strategy, devices))
+        logger.info("distribution: one device (%s)", _why(strategy, devices[:1]))
         return tf.distribute.get_strategy()
     logger.info("distribution: mirrored over %s", _why(strategy, devices))
     return _mirrored([device.name for device in devices])

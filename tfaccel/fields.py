@@ -113,16 +113,17 @@ def check(annotation: Any, value: Any, name: str) -> Any:
         UserError: If it does not fit; one line that names the field.
     """
     if _fits(annotation, value):
-        return float(value) if storage_type(annotation) is float else value
+        is_number = value is not None and storage_type(annotation) is float
+        return float(value) if is_number else value
     received = f"received {name}={value!r}"
     choices = _choices(annotation)
     hint = ""
     if choices and isinstance(value, str):
         hint = did_you_mean(value, choices).split("Known:")[0].strip()
-    unit = ""
-    is_number = isinstance(value, str) and value.replace(".", "", 1).isdigit()
-    if is_number and any(isinstance(rule, DurationText) for rule in _rules(annotation)):
-        unit = f" Write {name}={value}ep or {name}={value}st."
+    texts = [f"{value}{unit}" for unit in ("ep", "st")]
+    rules = [rule for rule in _rules(annotation) if isinstance(rule, DurationText)]
+    fitting = [f"{name}={text}" for text in texts if any(r.accepts(text) for r in rules)]
+    unit = f" Write {' or '.join(fitting)}." if fitting else ""
     expected = f"expected {describe(annotation)}."
     raise UserError(f"{received}, {expected} {hint}{unit}".replace("  ", " ").strip())
 

@@ -12,16 +12,26 @@ from typing import TYPE_CHECKING
 from tfaccel.errors import UserError
 
 
+def _import_tensorflow() -> types.ModuleType:
+    _check_backend(os.environ.get("KERAS_BACKEND") or "tensorflow")
+    return importlib.import_module("tensorflow")
+
+
 def _import_keras() -> types.ModuleType:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    # Before the import, which raises if that backend is not installed.
+    _check_backend(os.environ["KERAS_BACKEND"])
     module = importlib.import_module("keras")
-    backend = module.config.backend()
+    _check_backend(module.config.backend())
+    return module
+
+
+def _check_backend(backend: str) -> None:
     if backend != "tensorflow":
         raise UserError(
             f"Keras runs on the {backend!r} backend, tfaccel needs 'tensorflow': "
             "set KERAS_BACKEND=tensorflow before Keras is imported."
         )
-    return module
 
 
 class _LazyModule(types.ModuleType):
@@ -40,4 +50,4 @@ if TYPE_CHECKING:
     import tensorflow as tf
 else:
     keras = _LazyModule("keras", _import_keras)
-    tf = _LazyModule("tensorflow", lambda: importlib.import_module("tensorflow"))
+    tf = _LazyModule("tensorflow", _import_tensorflow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -93,7 +94,8 @@ def disk_errors(workdir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not str(error.filename or "").startswith(str(workdir)) and error.errno != 28:
+        inside = error.filename and Path(error.filename).is_relative_to(workdir)
+        if not inside and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
             f"{workdir} cannot be written any more ({one_line(error)}): checkpoints up to "
@@ -116,7 +118,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
         UserError: If it is damaged.
     """
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError(f"holds a {type(content).__name__}, expected an object")
+        return content
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

@@ -11,20 +11,22 @@ from tfaccel.errors import UserError
 from tfaccel.fields import Duration, Share
 from tfaccel.lazy import keras
 
+Warmup = Literal["auto"] | Duration
 Schedule = Literal["constant", "cosine", "linear", "one_cycle", "steps"]
 
 
 def check(
     *,
     name: Schedule,
-    warmup: Literal["auto"] | Duration,
+    warmup: Warmup,
     final_share: Share,
     boundaries: str,
     factor: Share,
 ) -> None:
     """Refuses combinations of `build`'s arguments that cannot work."""
     fields.check(Schedule, name, "schedule.name")
-    del warmup, final_share, factor
+    fields.check(Warmup, warmup, "schedule.warmup")
+    del final_share, factor
     for boundary in _split(boundaries):
         fields.check(Duration, boundary, "schedule.boundaries")
     if (name == "steps") != bool(_split(boundaries)):
@@ -40,7 +42,7 @@ def build(
     steps_per_epoch: Fraction,
     *,
     name: Schedule = "cosine",
-    warmup: Literal["auto"] | Duration = "auto",
+    warmup: Warmup = "auto",
     final_share: Share = 0.0,
     boundaries: str = "",
     factor: Share = 0.1,

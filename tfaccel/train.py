@@ -19,6 +19,7 @@ from ml_collections import config_dict, config_flags
 from tfaccel import (
     checkpoint,
     cli,
+    config_flag,
     devices,
     distribution,
     loop,
@@ -34,6 +35,7 @@ from tfaccel import plan as plan_lib
 from tfaccel.callbacks import early_stopping
 from tfaccel.config import arguments
 from tfaccel.data import augment, normalize, pipeline, sources
+from tfaccel.errors import UserError
 from tfaccel.lazy import keras
 from tfaccel.log import logger
 from tfaccel.models import registry
@@ -91,16 +93,18 @@ def run(argv: Sequence[str]) -> int:
         "Print every field with where its value comes from, and stop.",
         flag_values=flag_values,
     )
-    argv = cli.define_config(flag_values, argv)
-    if not cli.parse_with_config(flag_values, argv, USAGE):
+    argv = config_flag.define(flag_values, argv)
+    if not config_flag.parse(flag_values, argv, USAGE):
         return 0
     config = flag_values.config
     if flag_values.allow_growth:
         config.devices.memory_growth = True
     config_lib.check(config)
     if flag_values.print_config:
-        print(cli.describe(config, flag_values))
+        print(config_flag.describe(config, flag_values))
         return 0
+    if flag_values.workdir == "":
+        raise UserError("received --workdir=, expected a folder: name one, or leave it out.")
     train(config, Path(flag_values.workdir or _new_workdir(flag_values["config"])))
     return 0
 

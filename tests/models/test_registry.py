@@ -200,7 +200,9 @@ def test_function_may_take_any_argument(write):
         ("my_nte:net", "no module 'my_nte' in this folder or installed"),
         ("my_net.deeper:net", "no module 'my_net.deeper'"),
         ("my_net:nte", "my_net has no function 'nte'. Did you mean net?"),
-        ("my_net:", "my_net has no function ''. Known: "),
+        ("my_net:", "expected 'module:function'"),
+        (":net", "expected 'module:function'"),
+        (".my_net:net", "expected 'module:function'"),
         ("my_net:keras", "my_net has no function 'keras'"),
     ],
 )
