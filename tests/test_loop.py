@@ -162,6 +162,25 @@ def test_what_two_replicas_save_evaluates_alike_on_one_device(tmp_path):
     assert logs["accuracy"] == history.history["val_accuracy"][-1]
 
 
+def test_callbacks_that_save_within_an_epoch_find_averaged_statistics(one_step_a_call):
+    strategy = tiny.strategy(2)
+    with strategy.scope():
+        norm = keras.layers.BatchNormalization()
+        model = tiny.model(norm=norm)
+    differences = []
+
+    class Saving(keras.callbacks.Callback):
+        save_freq = 1
+
+        def on_train_batch_end(self, batch, logs=None):
+            locals_ = strategy.experimental_local_results(norm.moving_mean.value)
+            first, second = (value.numpy() for value in locals_)
+            differences.append(np.abs(first - second).max())
+
+    fit(model, [Saving()], strategy=strategy)
+    assert differences == [0.0] * 8
+
+
 def test_tensorboard_writes_events(tmp_path):
     fit(tiny.model(), [keras.callbacks.TensorBoard(tmp_path)])
     assert list((tmp_path / "train").glob("events.*"))

@@ -156,8 +156,8 @@ def test_boundaries_go_with_steps_and_only_with_it(name, boundaries):
             r"schedule\.name='cosin', expected one of constant, .*Did you mean cosine\?",
         ),
         ({"warmup": "5"}, r"schedule\.warmup='5', .*Write schedule\.warmup=5ep or .*=5st"),
-        ({"warmup": "5 epochs"}, r"schedule\.warmup='5 epochs', expected a duration"),
-        ({"warmup": "0.5st"}, r"schedule\.warmup='0\.5st', expected a duration"),
+        ({"warmup": "5 epochs"}, r"schedule\.warmup='5 epochs', expected .*a duration"),
+        ({"warmup": "0.5st"}, r"schedule\.warmup='0\.5st', expected .*a duration"),
         (
             {"name": "steps", "boundaries": "3ep,half"},
             r"schedule\.boundaries='half', expected a duration",

@@ -3,15 +3,12 @@
 Every name is loaded on first use, so that ``import tfaccel`` costs nothing.
 """
 
-import importlib
+from tfaccel import lazy as _lazy
 
 __version__ = "0.1.0"
 
-_HOME_OF = {
-    "UserError": "tfaccel.errors",
-    "fit": "tfaccel.loop",
-}
-_SUBMODULES = (
+_NAMES = {"UserError": "tfaccel.errors", "fit": "tfaccel.loop"}
+_MODULES = (
     "callbacks",
     "checkpoint",
     "config",
@@ -23,17 +20,11 @@ _SUBMODULES = (
     "optimizers",
     "plan",
     "precision",
+    "randomness",
     "schedules",
 )
-__all__ = [*sorted(_HOME_OF), *_SUBMODULES]
-
-
-def __getattr__(name: str):
-    if name in _SUBMODULES:
-        return importlib.import_module(f"tfaccel.{name}")
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
-    raise AttributeError(f"module 'tfaccel' has no attribute {name!r}")
+__all__ = [*_NAMES, *_MODULES]
+__getattr__ = _lazy.attributes(__name__, modules=_MODULES, names=_NAMES)
 
 
 def __dir__() -> list[str]:

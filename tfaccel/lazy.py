@@ -7,9 +7,31 @@
 import importlib
 import os
 import types
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tfaccel.errors import UserError
+
+
+def attributes(
+    package: str, *, modules: tuple[str, ...] = (), names: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """Returns a package's `__getattr__`: it imports at the first use.
+
+    Args:
+        package: The package's `__name__`.
+        modules: Submodules to offer.
+        names: Names to offer, with the modules they live in.
+    """
+
+    def getattribute(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name in (names or {}):
+            return getattr(importlib.import_module(names[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return getattribute
 
 
 def _import_tensorflow() -> types.ModuleType:

@@ -131,6 +131,9 @@ class _Run:
         self.pace = _Pace()
         everyone = [*callbacks.callbacks, checkpointer]
         self.participants = [p for p in everyone if hasattr(p, "next_boundary")]
+        # ModelCheckpoint may save within an epoch.
+        frequencies = [getattr(c, "save_freq", "epoch") for c in callbacks.callbacks]
+        self.saves_within_epochs = any(frequency != "epoch" for frequency in frequencies)
 
     def validate(self):
         return {}
@@ -169,6 +172,8 @@ class _Run:
             self.training(self.iterator, count)
             logs = _logs(self.model)
         self.step += count
+        if self.saves_within_epochs:
+            self.average_statistics()
         self.callbacks.on_train_batch_end(batch + count - 1, logs)
         return logs
 

@@ -1,16 +1,11 @@
 """Keras callbacks; each works in `tfaccel.fit` and in a stock `model.fit`."""
 
-import importlib
+from tfaccel import lazy as _lazy
 
-_HOME_OF = {
+_NAMES = {
     "MetricsCSV": "tfaccel.callbacks.metrics_csv",
     "RunProgress": "tfaccel.callbacks.run_progress",
     "Throughput": "tfaccel.callbacks.throughput",
 }
-__all__ = [*_HOME_OF]
-
-
-def __getattr__(name: str):
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
-    raise AttributeError(f"module 'tfaccel.callbacks' has no attribute {name!r}")
+__all__ = [*_NAMES]
+__getattr__ = _lazy.attributes(__name__, modules=("early_stopping",), names=_NAMES)
