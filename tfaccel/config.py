@@ -23,7 +23,8 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from tfaccel import fields
+from tfaccel import fields, plan
+from tfaccel.data import augment, sources
 from tfaccel.errors import UserError, did_you_mean
 
 SECTIONS = {
@@ -205,14 +206,8 @@ def _check_with_builder(target: str, section: str, config) -> None:
 
 
 def _check_combinations(config) -> None:
-    parts = max(1, config.distribution.logical_cpus) * config.accumulation
-    if config.global_batch_size % parts:
-        raise UserError(
-            f"received global_batch_size={config.global_batch_size}, expected a "
-            f"multiple of replicas x accumulation = "
-            f"{config.distribution.logical_cpus or 1} x {config.accumulation}: try "
-            f"{max(1, round(config.global_batch_size / parts)) * parts}."
-        )
+    replicas = max(1, config.distribution.logical_cpus)
+    plan.check_batch(config.global_batch_size, replicas, config.accumulation)
     stopping = config.early_stopping
     waits = stopping.patience and stopping.monitor.startswith("val_")
     if waits and not config.data.validation_share:
@@ -221,8 +216,6 @@ def _check_combinations(config) -> None:
             "data.validation_share=0.0: there is no validation data to watch. Keep a "
             "share of it, or watch 'loss'."
         )
-    from tfaccel.data import augment, sources
-
     shape = sources.known_shape(config.data.name, config.data.image_size)
     if shape is not None:
         augment.check_fits(shape, config.data.augment.crop_padding)

@@ -17,7 +17,7 @@ from tfaccel.data.pipeline import EvaluationData, TrainingData
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras, tf
 from tfaccel.log import logger
-from tfaccel.plan import Plan
+from tfaccel.plan import Plan, check_batch
 
 # A compiled call lasts at most about this long, so that Ctrl-C, logs and
 # time limits are answered soon.
@@ -64,7 +64,7 @@ def fit(
         history = tfaccel.fit(model, data, length)
     """
     strategy = strategy or tf.distribute.get_strategy()
-    _check_batch(data.global_batch_size, strategy.num_replicas_in_sync, accumulation)
+    check_batch(data.global_batch_size, strategy.num_replicas_in_sync, accumulation)
     logger.info(
         "global_batch_size: %d = %d per replica x %d replica(s) x %d micro-step(s)",
         data.global_batch_size,
@@ -76,6 +76,7 @@ def fit(
     state = checkpointer.read_state(newest) if newest else {"step": 0}
     training = step.TrainingStep(model, strategy, jit=jit, accumulation=accumulation)
     iterator = _iterator(strategy, lambda shard: data.dataset(state["step"], shard))
+    logger.info("building the training step")
     training.trace(iterator)  # makes every variable, so that all can be restored
     _check_callbacks(model, callbacks, validation is not None)
     if newest:
@@ -112,7 +113,7 @@ def evaluate(
         tfaccel.loop.evaluate(model, EvaluationData(splits.test, 128))["accuracy"]
     """
     strategy = strategy or tf.distribute.get_strategy()
-    _check_batch(data.global_batch_size, strategy.num_replicas_in_sync, 1)
+    check_batch(data.global_batch_size, strategy.num_replicas_in_sync, 1)
     silent = keras.callbacks.CallbackList([], model=model)
     return _evaluate(step.EvaluationStep(model, strategy, jit=jit), data, silent)
 
@@ -258,16 +259,6 @@ def _logs(model) -> dict[str, float]:
 def _all_variables(model) -> list:
     groups = (model.variables, model.optimizer.variables, model.metrics_variables)
     return list({id(v): v for group in groups for v in group}.values())
-
-
-def _check_batch(size: int, replicas: int, accumulation: int) -> None:
-    parts = replicas * accumulation
-    if size % parts:
-        raise UserError(
-            f"received global_batch_size={size}, expected a multiple of replicas x "
-            f"accumulation = {replicas} x {accumulation}: try "
-            f"{max(1, round(size / parts)) * parts}."
-        )
 
 
 def _check_callbacks(model, callbacks, has_validation: bool) -> None:

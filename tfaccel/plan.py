@@ -88,3 +88,18 @@ def build(
     total = fields.duration_steps(duration, steps_per_epoch=per_epoch)
     log_steps = fields.duration_steps(log_every, steps_per_epoch=per_epoch, total_steps=total)
     return Plan(total, per_epoch, log_steps)
+
+
+def check_batch(global_batch_size: int, replicas: int, accumulation: int) -> None:
+    """Refuses a batch that replicas and micro-steps cannot share out evenly.
+
+    Raises:
+        UserError: With the nearest batch that they can.
+    """
+    parts = replicas * accumulation
+    if global_batch_size % parts:
+        raise UserError(
+            f"received global_batch_size={global_batch_size}, expected a multiple of "
+            f"replicas x accumulation = {replicas} x {accumulation}: try "
+            f"{max(1, round(global_batch_size / parts)) * parts}."
+        )
