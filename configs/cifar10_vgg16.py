@@ -1,4 +1,12 @@
-"""VGG-16 with batch normalisation on CIFAR-10, from scratch."""
+"""VGG-16 with batch normalisation on CIFAR-10, from scratch.
+
+    python -m tfaccel.train --config=configs/cifar10_vgg16.py
+
+Measured on 2 cores of an AMD EPYC (AVX2), seed 0, images re-encoded as JPEG, with
+--config.duration=300st --config.global_batch_size=32: 47.50 % on the 10,000 test
+images in 12 minutes; mean loss 2.69 over the first 50 steps, 1.50 over the last. The
+sixty epochs of the default are meant for a GPU and have not been run yet.
+"""
 
 from tfaccel import config as config_lib
 
