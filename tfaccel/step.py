@@ -80,6 +80,8 @@ class TrainingStep:
         gradients = self._summed_gradients(batch)
         context = tf.distribute.get_replica_context()
         gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        # As in Keras, a weight that the loss does not depend on is not even decayed.
+        gradients = [None if i in self._unused else g for i, g in enumerate(gradients)]
         self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
     def _summed_gradients(self, batch):
@@ -121,10 +123,9 @@ class TrainingStep:
             loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
             scaled = model.optimizer.scale_loss(loss / self.accumulation)
         variables = model.trainable_variables
-        gradients = tape.gradient(
-            scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        return loss, y_pred, [tf.convert_to_tensor(g) for g in gradients]
+        gradients = tape.gradient(scaled, variables)
+        self._unused = {i for i, g in enumerate(gradients) if g is None}
+        return loss, y_pred, [_dense(*pair) for pair in zip(gradients, variables, strict=True)]
 
 
 class EvaluationStep:
@@ -234,6 +235,13 @@ def seed_states(model) -> list:
 def loss_metric(model) -> keras.metrics.Metric:
     """Returns the model's own running mean of the loss."""
     return next(metric for metric in model.metrics if metric.name == "loss")
+
+
+def _dense(gradient, variable):
+    """A gradient as a plain tensor: zeros where the loss does not depend on it."""
+    if gradient is None:
+        return tf.zeros(variable.shape, variable.dtype)
+    return tf.convert_to_tensor(gradient)
 
 
 def _per_replica(loss):
