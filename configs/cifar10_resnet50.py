@@ -13,8 +13,6 @@ def get_config(arg=None):
     config.model.name = "resnet50"
     config.duration = "60ep"
     config.global_batch_size = 256
-    # He et al., "Deep Residual Learning" (2015): 0.1 for a batch of 128.
-    config.optimizer.learning_rate = 0.2
     config.optimizer.learning_rate_unit = "per_256"
     config.optimizer.arguments = {"momentum": 0.9, "nesterov": True}
     config.optimizer.weight_decay = 5e-4
