@@ -1,4 +1,12 @@
-"""ResNet-50 on CIFAR-10, with the 3x3 stem for small images."""
+"""ResNet-50 on CIFAR-10, with the 3x3 stem for small images.
+
+    python -m tfaccel.train --config=configs/cifar10_resnet50.py
+
+On 2 cores of an AMD EPYC (AVX2), seed 0, images re-encoded as JPEG, with
+--config.duration=300st --config.global_batch_size=32, the mean loss was 2.22 over the
+first 50 steps and 2.13 over the next; that run was stopped at step 142. The sixty
+epochs of the default are meant for a GPU and have not been run yet.
+"""
 
 from tfaccel import config as config_lib
 

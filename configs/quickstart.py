@@ -1,4 +1,10 @@
-"""Handwritten digits in under a minute: no download, no GPU."""
+"""Handwritten digits in under a minute: no download, no GPU.
+
+    python -m tfaccel.train --config=configs/quickstart.py
+
+Measured on 2 cores of an AMD EPYC (AVX2), seed 0: 98.89 % on the 359 digits held
+out for testing, after 8 epochs; 46 s, imports included.
+"""
 
 from tfaccel import config as config_lib
 
