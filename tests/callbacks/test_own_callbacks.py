@@ -133,7 +133,7 @@ class Terminal(io.StringIO):
 @both
 def test_progress_without_a_terminal_is_plain_lines(fit):
     stream = io.StringIO()
-    fit(tiny.model(), [callbacks.RunProgress(8, stream=stream)])
+    fit(tiny.model(), [callbacks.RunProgress(8, line_seconds=1e9, stream=stream)])
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("step 4/8  epoch 1  ")
