@@ -7,9 +7,9 @@ drifts treats them alike; ratios are of the medians over the rounds.
 """
 
 import argparse
-import json
 import statistics
 import time
+from pathlib import Path
 
 import keras
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="steps a turn")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--json", help="where to write the results")
+    parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
     devices.configure()
     variants = {name: Variant(options, **VARIANTS[name]) for name in options.variants}
@@ -80,8 +80,7 @@ def main() -> None:
             "results": medians,
             "ratios": ratios,
         }
-        with open(options.json, "w") as file:
-            json.dump(content, file, indent=2)
+        results.write_json(options.json, content)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ to a bare Python are printed.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tfaccel import host, results
 
@@ -35,7 +35,7 @@ def seconds(arguments: list[str]) -> float:
 def main() -> None:
     """Measures and prints; writes JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="where to write the results")
+    parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--runs", type=int, default=7)
     options = parser.parse_args()
     times = {name: [] for name in COMMANDS}
@@ -54,8 +54,7 @@ def main() -> None:
             "results": medians,
             "ratios": ratios,
         }
-        with open(options.json, "w") as file:
-            json.dump(content, file, indent=2)
+        results.write_json(options.json, content)
 
 
 if __name__ == "__main__":
