@@ -37,7 +37,7 @@ class Variant:
         model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
         strategy = tf.distribute.get_strategy()
         data = pipeline.TrainingData(source, 0, options.batch)
-        self.step = step.TrainingStep(model, strategy, jit=jit, accumulation=accumulation)
+        self.step = step.TrainingStep(model, strategy, step.Options(jit, accumulation))
         self.iterator = iter(data.dataset())
         self.options = options
         self.step(self.iterator, 1)

@@ -251,7 +251,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(replicas, accumulation, of
     with strategy.scope():
         model = tiny.model()
     with pytest.raises(UserError, match=f"try {offer}"):
-        fit(model, strategy=strategy, accumulation=accumulation)
+        fit(model, strategy=strategy, options=step.Options(accumulation=accumulation))
 
 
 class Kill(keras.callbacks.Callback):
@@ -362,8 +362,8 @@ def test_a_run_of_no_length_is_refused(duration):
 
 def test_jit_reaches_the_compiler():
     model = tiny.model()
-    training = step.TrainingStep(model, tiny.strategy(1), jit=True)
+    training = step.TrainingStep(model, tiny.strategy(1), step.Options(jit=True))
     iterator = tiny.iterator(tiny.training(), tiny.strategy(1))
     training(iterator, 1)
     x, y = next(iter(tiny.training().dataset()))
-    assert "HloModule" in training._gradients.experimental_get_compiler_ir(x, y, None)()
+    assert "HloModule" in training._gradients.experimental_get_compiler_ir((x, y))()

@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 import tiny
 
-from tfaccel import loop, step
+from tfaccel import loop, replica_state, step
 from tfaccel.data.pipeline import EvaluationData
+from tfaccel.replicas import of
 
 UPDATES = 4
 # float32 sums in another order; half precisions also round each part of the batch
@@ -17,10 +18,10 @@ def trained(replicas=1, jit=False, accumulation=1, updates=UPDATES, data=None, *
     strategy = tiny.strategy(replicas)
     with strategy.scope():
         model = tiny.model(**kwargs)
-    training = step.TrainingStep(model, strategy, jit=jit, accumulation=accumulation)
+    training = step.TrainingStep(model, strategy, step.Options(jit, accumulation))
     iterator = tiny.iterator(data or tiny.training(), strategy)
     training.trace(iterator)
-    step.separate_dropout(model, strategy)
+    replica_state.separate_dropout(model, of(strategy))
     training(iterator, updates)
     return model
 
@@ -92,7 +93,7 @@ def test_replicas_times_micro_steps_is_what_batch_norm_sees(replicas, accumulati
     strategy = tiny.strategy(replicas)
     with strategy.scope():
         model = tiny.model(norm=keras.layers.BatchNormalization())
-    training = step.TrainingStep(model, strategy, accumulation=accumulation)
+    training = step.TrainingStep(model, strategy, step.Options(accumulation=accumulation))
     training(tiny.iterator(tiny.training(), strategy), UPDATES)
     for got, want in zip(model.trainable_variables, expected.trainable_variables, strict=True):
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=0, atol=1e-5)
@@ -110,7 +111,7 @@ def test_batch_norm_statistics_become_the_mean_of_the_replicas():
     step.TrainingStep(model, strategy)(tiny.iterator(tiny.training(), strategy), UPDATES)
     first, second = local_values(strategy, norm.moving_mean)
     assert np.abs(first - second).max() > 1e-4
-    step.average_statistics(model, strategy)
+    replica_state.average_statistics(model, of(strategy))
     for value in local_values(strategy, norm.moving_mean):
         np.testing.assert_allclose(value, (first + second) / 2, rtol=0, atol=1e-7)
 
@@ -123,7 +124,7 @@ def test_statistics_that_agree_keep_their_exact_value():
         model = tiny.model(norm=norm)
     value = np.float32(np.random.default_rng(0).random(6))
     norm.moving_mean.assign(value)
-    step.average_statistics(model, strategy)
+    replica_state.average_statistics(model, of(strategy))
     for local in local_values(strategy, norm.moving_mean):
         np.testing.assert_array_equal(local, value)
 
@@ -133,7 +134,7 @@ def test_dropout_masks_differ_between_replicas():
     with strategy.scope():
         layer = keras.layers.Dropout(0.5, seed=7)
         model = tiny.model(norm=layer)
-    step.separate_dropout(model, strategy)
+    replica_state.separate_dropout(model, of(strategy))
     masks = strategy.run(tf.function(lambda: layer(tf.ones((1000,)), training=True)))
     first, second = (mask.numpy() > 0 for mask in strategy.experimental_local_results(masks))
     # Two independent fair masks agree in 500 of 1,000 places, 3 sigma = 47.
@@ -146,9 +147,9 @@ def test_the_first_replica_keeps_the_saved_dropout_state():
     strategy = tiny.strategy(2)
     with strategy.scope():
         model = tiny.model(dropout=0.5)
-    (state,) = step.seed_states(model)
+    (state,) = replica_state.seed_states(model)
     before = state.numpy()
-    step.separate_dropout(model, strategy)
+    replica_state.separate_dropout(model, of(strategy))
     first, second = local_values(strategy, state)
     np.testing.assert_array_equal(first, before)
     assert second[0] != first[0]
@@ -180,7 +181,7 @@ def test_an_infinity_on_the_last_replica_skips_the_update_everywhere(replicas, a
         iterator = iter(strategy.distribute_datasets_from_function(batches))
     else:
         iterator = iter(batches())
-    training = step.TrainingStep(model, strategy, accumulation=accumulation)
+    training = step.TrainingStep(model, strategy, step.Options(accumulation=accumulation))
     training(iterator, 1)
     before = [local_values(strategy, v) for v in model.trainable_variables]
     scale = float(model.optimizer.dynamic_scale.numpy())
@@ -256,7 +257,7 @@ def test_an_unused_variable_is_left_alone_as_in_keras(accumulation):
     )
     before = model.get_layer("unused").get_weights()[0]
     strategy = tiny.strategy(1)
-    training = step.TrainingStep(model, strategy, accumulation=accumulation)
+    training = step.TrainingStep(model, strategy, step.Options(accumulation=accumulation))
     with pytest.warns(UserWarning, match="Gradients do not exist"):
         training(tiny.iterator(tiny.training(), strategy), 2)
     np.testing.assert_array_equal(model.get_layer("unused").get_weights()[0], before)
@@ -296,4 +297,4 @@ def test_evaluation_changes_nothing():
 
 @pytest.mark.parametrize(("asked", "expected"), [("auto", False), (True, True), (False, False)])
 def test_jit_is_honoured_and_auto_leaves_it_off(asked, expected):
-    assert step.choose(jit=asked, accumulation=3) == (expected, 3)
+    assert step.choose(jit=asked, accumulation=3) == step.Options(expected, 3)

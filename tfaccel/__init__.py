@@ -7,7 +7,12 @@ from tfaccel import lazy as _lazy
 
 __version__ = "0.1.0"
 
-_NAMES = {"UserError": "tfaccel.errors", "fit": "tfaccel.loop"}
+_NAMES = {
+    "UserError": "tfaccel.errors",
+    "evaluate": "tfaccel.training",
+    "fit": "tfaccel.training",
+    "predict": "tfaccel.training",
+}
 _MODULES = (
     "callbacks",
     "checkpoint",
@@ -15,6 +20,7 @@ _MODULES = (
     "data",
     "devices",
     "distribution",
+    "ema",
     "loop",
     "models",
     "optimizers",
@@ -22,6 +28,7 @@ _MODULES = (
     "precision",
     "randomness",
     "schedules",
+    "step",
 )
 __all__ = [*_NAMES, *_MODULES]
 __getattr__ = _lazy.attributes(__name__, modules=_MODULES, names=_NAMES)

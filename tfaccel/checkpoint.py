@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +68,26 @@ class Checkpointer:
             return epochs_ended is not None and epochs_ended % self.every_epochs == 0
         return bool(self.every_steps) and step % self.every_steps == 0
 
-    def save(self, variables: list, state: dict[str, Any], arrays=None) -> Path:
+    def save(
+        self, variables: list, state: dict[str, Any], arrays=None, chief: bool = True
+    ) -> Path:
         """Writes a checkpoint under a temporary name, then renames it.
 
         Args:
             variables: Keras variables, in a fixed order.
             state: What JSON can hold, with the "step".
             arrays: NumPy arrays by name that belong to the state.
+            chief: Whether this worker's checkpoint is the one that is kept. All
+                must call this, as reading a variable may take all of them.
 
         Returns:
             The checkpoint's folder.
         """
         final = self.directory / f"{_PREFIX}{state['step']:09d}"
+        if not chief:
+            with tempfile.TemporaryDirectory() as unused:
+                _tracked(variables).write(str(Path(unused) / "variables"))
+            return final
         partial = self.directory / f".partial_{final.name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

@@ -45,6 +45,7 @@ SECTIONS = {
     "model": ("tfaccel.models.registry:build",),
     "optimizer": ("tfaccel.optimizers:scale_rate", "tfaccel.optimizers:build"),
     "schedule": ("tfaccel.schedules:build",),
+    "ema": ("tfaccel.ema:build",),
     "pruning": ("tfaccel.pruning:build",),
     "checkpoint": ("tfaccel.checkpoint:Checkpointer",),
     "early_stopping": ("tfaccel.callbacks.early_stopping:build",),

@@ -1,6 +1,9 @@
 """Evaluates a finished run's model on its test images once more.
 
 python -m tfaccel.evaluate --workdir=runs/quickstart
+
+The module is callable as well: `tfaccel.evaluate(model, dataset)` is
+`tfaccel.training.evaluate`, whether this command's module was imported or not.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_dict
 
-from tfaccel import cli, devices, distribution, loop, results, train
+from tfaccel import cli, devices, distribution, lazy, loop, results, train
 from tfaccel import config as config_lib
 from tfaccel.config import arguments
 from tfaccel.data import sources
@@ -96,6 +99,8 @@ def _compare(final: dict[str, float], report: dict | None) -> None:
     else:
         logger.info("the same numbers as in %s", results.REPORT)
 
+
+lazy.make_callable(__name__, "tfaccel.training:evaluate")
 
 if __name__ == "__main__":
     sys.exit(cli.main(run))

@@ -6,6 +6,7 @@
 
 import importlib
 import os
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,24 @@ def attributes(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return getattribute
+
+
+def make_callable(module: str, target: str) -> None:
+    """Makes a module callable as a function of the same name elsewhere.
+
+    Importing a package's submodule hides a function of that name in the package.
+
+    Args:
+        module: The module's `__name__`.
+        target: The function, as "module:name".
+    """
+
+    class CallableModule(types.ModuleType):
+        def __call__(self, *arguments, **options):
+            source, name = target.split(":")
+            return getattr(importlib.import_module(source), name)(*arguments, **options)
+
+    sys.modules[module].__class__ = CallableModule
 
 
 def _import_tensorflow() -> types.ModuleType:

@@ -11,7 +11,9 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tfaccel import callback_state, step
+from tfaccel import callback_state, inference_step, replica_state, step
+from tfaccel import ema as ema_lib
+from tfaccel import replicas as replicas_lib
 from tfaccel.checkpoint import Checkpointer
 from tfaccel.data.pipeline import EvaluationData, TrainingData
 from tfaccel.errors import UserError
@@ -33,23 +35,25 @@ def fit(
     validation: EvaluationData | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     checkpointer: Checkpointer | None = None,
-    jit: bool = False,
-    accumulation: int = 1,
+    options: step.Options | None = None,
+    ema: ema_lib.Average | None = None,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model; goes on from the newest checkpoint, if any.
 
+    `tfaccel.fit` is the same for anybody's dataset.
+
     Args:
-        model: A compiled model, made in `strategy.scope()`, with its metrics as
-            `weighted_metrics`.
+        model: A compiled model, made in the strategy's scope.
         data: The training batches.
         plan: How long to train.
-        strategy: Where the model lives; one device if None.
+        strategy: Where the model lives: a strategy, `Replicas`, or None for one
+            device.
         validation: What to evaluate on at the end of each epoch.
         callbacks: Stock Keras callbacks or ours. Batch methods are called once
             a compiled call, as with Keras's `steps_per_execution`.
         checkpointer: Saves the run, and says where to go on.
-        jit: Compile with XLA, per replica.
-        accumulation: Micro-steps a step.
+        options: How to run steps; see `tfaccel.step.choose`.
+        ema: The average of weights to keep; see `tfaccel.ema.build`.
 
     Returns:
         Keras's History: the metrics at each epoch's end.
@@ -61,37 +65,31 @@ def fit(
     Example:
         data = TrainingData(source, seed=0, global_batch_size=128)
         length = tfaccel.plan.build(len(source), duration="3ep")
-        history = tfaccel.fit(model, data, length)
+        history = tfaccel.loop.fit(model, data, length)
     """
-    strategy = strategy or tf.distribute.get_strategy()
-    check_batch(data.global_batch_size, strategy.num_replicas_in_sync, accumulation)
-    logger.info(
-        "global_batch_size: %d = %d per replica x %d replica(s) x %d micro-step(s)",
-        data.global_batch_size,
-        data.global_batch_size // strategy.num_replicas_in_sync // accumulation,
-        strategy.num_replicas_in_sync,
-        accumulation,
-    )
+    replicas, options = replicas_lib.of(strategy), options or step.Options()
+    if isinstance(data, TrainingData):
+        check_batch(data.global_batch_size, replicas.count, options.accumulation)
+    _log_batch(data.global_batch_size, replicas.count, options.accumulation)
     newest = checkpointer.newest() if checkpointer else None
     state = checkpointer.read_state(newest) if newest else {"step": 0}
-    training = step.TrainingStep(model, strategy, jit=jit, accumulation=accumulation)
-    iterator = _iterator(strategy, lambda shard: data.dataset(state["step"], shard))
+    replicas.check_alike(state["step"], "the newest checkpoint")
+    training = step.TrainingStep(model, replicas, options, ema.update if ema else None)
+    iterator = replicas.iterator(lambda shard: data.dataset(state["step"], shard))
     logger.info("building the training step")
     training.trace(iterator)  # makes every variable, so that all can be restored
     _check_callbacks(model, callbacks, validation is not None)
+    saved = _Saved(model, replicas, checkpointer, ema)
     if newest:
-        checkpointer.restore(newest, _all_variables(model))
-    step.separate_dropout(model, strategy)
+        checkpointer.restore(newest, saved.variables)
+    replica_state.separate_dropout(model, replicas)
     callback_list = _start(callbacks, model, plan)
     if newest:
         # Only now: on_train_begin, above, resets callbacks.
         callback_state.restore(callback_list.callbacks, newest, state["callbacks"])
         model.stop_training = state["stopped"]
-    run = _Run(training, iterator, plan, callback_list, checkpointer, state["step"])
-    if validation is not None:
-        evaluation = step.EvaluationStep(model, strategy, jit=jit)
-        run.validate = lambda: _evaluate(evaluation, validation, callback_list)
-    return run.train()
+    evaluation = validation and _Evaluation(model, replicas, validation, options.jit)
+    return _Run(training, iterator, plan, callback_list, saved, evaluation).train(state["step"])
 
 
 def evaluate(
@@ -100,6 +98,7 @@ def evaluate(
     *,
     strategy: tf.distribute.Strategy | None = None,
     jit: bool = False,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> dict[str, float]:
     """Returns a compiled model's loss and metrics on every example once.
 
@@ -108,43 +107,101 @@ def evaluate(
         data: What to evaluate on.
         strategy: Where the model lives; one device if None.
         jit: Compile with XLA, per replica.
+        callbacks: Keras callbacks, for their test methods.
 
     Example:
         tfaccel.loop.evaluate(model, EvaluationData(splits.test, 128))["accuracy"]
     """
-    strategy = strategy or tf.distribute.get_strategy()
-    check_batch(data.global_batch_size, strategy.num_replicas_in_sync, 1)
-    silent = keras.callbacks.CallbackList([], model=model)
-    return _evaluate(step.EvaluationStep(model, strategy, jit=jit), data, silent)
+    replicas = replicas_lib.of(strategy)
+    if isinstance(data, EvaluationData):
+        check_batch(data.global_batch_size, replicas.count, 1)
+    callback_list = keras.callbacks.CallbackList(list(callbacks), model=model)
+    return _Evaluation(model, replicas, data, jit).run(callback_list)
+
+
+class _Evaluation:
+    """Evaluates one model on one dataset, again and again, with one graph."""
+
+    def __init__(self, model, replicas, data, jit):
+        self.step = inference_step.EvaluationStep(model, replicas, jit=jit)
+        self.data = data
+
+    def run(self, callbacks) -> dict[str, float]:
+        model, replicas, done = self.step.model, self.step.replicas, 0
+        pace = _Pace(replicas)
+        iterator = replicas.iterator(lambda shard: self.data.dataset(shard=shard))
+        callbacks.on_test_begin()
+        model.reset_metrics()
+        logs = {}
+        while done < self.data.steps:
+            count = min(pace.steps, self.data.steps - done)
+            callbacks.on_test_batch_begin(done)
+            with pace.timed(count):
+                self.step(iterator, count)
+                logs = replicas.logs(model)
+            done += count
+            callbacks.on_test_batch_end(done - 1, logs)
+        callbacks.on_test_end(logs)
+        return logs
+
+
+class _Saved:
+    """All of a run's variables, and the checkpoints that hold them."""
+
+    def __init__(self, model, replicas, checkpointer, ema):
+        self.model = model
+        self.replicas = replicas
+        self.checkpointer = checkpointer
+        self.ema = ema
+
+    @property
+    def variables(self) -> list:
+        model = self.model
+        groups = [model.variables, model.optimizer.variables, model.metrics_variables]
+        groups.append(self.ema.variables if self.ema else [])
+        return list({id(v): v for group in groups for v in group}.values())
+
+    def due(self, step_done, epochs_ended=None) -> bool:
+        return bool(self.checkpointer) and self.checkpointer.due(step_done, epochs_ended)
+
+    def save(self, step_done, callbacks):
+        replica_state.average_statistics(self.model, self.replicas)
+        remembered, arrays = callback_state.collect(callbacks)
+        state = {
+            "step": step_done,
+            "stopped": bool(self.model.stop_training),
+            "callbacks": remembered,
+        }
+        self.checkpointer.save(self.variables, state, arrays, chief=self.replicas.chief)
 
 
 class _Run:
     """One call of `fit`: from its first step to the plan's last."""
 
-    def __init__(self, training, iterator, plan, callbacks, checkpointer, first_step):
+    def __init__(self, training, iterator, plan, callbacks, saved, evaluation):
         self.training = training
         self.model = training.model
+        self.replicas = training.replicas
         self.iterator = iterator
         self.plan = plan
         self.callbacks = callbacks
-        self.checkpointer = checkpointer
-        self.step = self.saved_step = first_step
-        self.pace = _Pace()
-        everyone = [*callbacks.callbacks, checkpointer]
+        self.saved = saved
+        self.evaluation = evaluation
+        self.pace = _Pace(self.replicas)
+        everyone = [*callbacks.callbacks, saved.checkpointer]
         self.participants = [p for p in everyone if hasattr(p, "next_boundary")]
         # ModelCheckpoint may save within an epoch.
         frequencies = [getattr(c, "save_freq", "epoch") for c in callbacks.callbacks]
         self.saves_within_epochs = any(frequency != "epoch" for frequency in frequencies)
 
-    def validate(self):
-        return {}
-
-    def train(self):
+    def train(self, first_step):
+        self.step = self.saved_step = first_step
         logs = {}
         while self.step < self.plan.total_steps and not self.model.stop_training:
             logs = self.train_epoch(self.plan.epoch_at(self.step))
         self.average_statistics()
-        if self.checkpointer and self.checkpointer.enabled and self.saved_step != self.step:
+        checkpointer = self.saved.checkpointer
+        if checkpointer and checkpointer.enabled and self.saved_step != self.step:
             self.save()
         self.callbacks.on_train_end(logs)
         return self.model.history
@@ -157,12 +214,13 @@ class _Run:
         logs = {}
         while self.step < end and not self.model.stop_training:
             logs = self.train_steps(self.boundary(end) - self.step, self.step - start)
-            if self.step < end and self.due():
+            if self.step < end and self.saved.due(self.step):
                 self.save()
         self.average_statistics()
         logs = {**logs, **{f"val_{name}": value for name, value in self.validate().items()}}
         self.callbacks.on_epoch_end(epoch, logs)
-        if self.due(epochs_ended=epoch + 1 if self.step == end else None):
+        self.agree_on_stopping()
+        if self.saved.due(self.step, epoch + 1 if self.step == end else None):
             self.save()
         return logs
 
@@ -171,39 +229,42 @@ class _Run:
         self.callbacks.on_train_batch_begin(batch)
         with self.pace.timed(count):
             self.training(self.iterator, count)
-            logs = _logs(self.model)
+            logs = self.replicas.logs(self.model)
         self.step += count
         if self.saves_within_epochs:
             self.average_statistics()
         self.callbacks.on_train_batch_end(batch + count - 1, logs)
+        self.agree_on_stopping()
         return logs
+
+    def validate(self):
+        if self.evaluation is None:
+            return {}
+        with ema_lib.evaluating(self.saved.ema):
+            return self.evaluation.run(self.callbacks)
 
     def boundary(self, end):
         stated = [p.next_boundary(self.step) for p in self.participants]
         return min([end, self.step + self.pace.steps, *filter(None, stated)])
 
-    def average_statistics(self):
-        step.average_statistics(self.model, self.training.strategy)
+    def agree_on_stopping(self):
+        """What one worker wants, all do: a step needs everybody."""
+        (goes_on,) = self.replicas.agree(float(not self.model.stop_training))
+        self.model.stop_training = not goes_on
 
-    def due(self, epochs_ended=None):
-        return bool(self.checkpointer) and self.checkpointer.due(self.step, epochs_ended)
+    def average_statistics(self):
+        replica_state.average_statistics(self.model, self.replicas)
 
     def save(self):
-        self.average_statistics()
-        saved, arrays = callback_state.collect(self.callbacks.callbacks)
-        state = {
-            "step": self.step,
-            "stopped": bool(self.model.stop_training),
-            "callbacks": saved,
-        }
-        self.checkpointer.save(_all_variables(self.model), state, arrays)
+        self.saved.save(self.step, self.callbacks.callbacks)
         self.saved_step = self.step
 
 
 class _Pace:
-    """How many steps fit in a compiled call of about a second."""
+    """How many steps fit in a compiled call of about a second, on every worker."""
 
-    def __init__(self):
+    def __init__(self, replicas):
+        self.replicas = replicas
         self.steps = 1
 
     @contextlib.contextmanager
@@ -211,7 +272,8 @@ class _Pace:
         start = time.perf_counter()
         yield
         seconds_per_step = (time.perf_counter() - start) / count
-        self.steps = max(1, int(_CALL_SECONDS / max(seconds_per_step, 1e-6)))
+        steps = max(1, int(_CALL_SECONDS / max(seconds_per_step, 1e-6)))
+        self.steps = int(self.replicas.agree(steps)[0])
 
 
 def _start(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
@@ -228,37 +290,15 @@ def _start(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
     return callback_list
 
 
-def _evaluate(evaluation, data, callbacks) -> dict[str, float]:
-    model, pace, done = evaluation.model, _Pace(), 0
-    iterator = _iterator(evaluation.strategy, data.dataset)
-    callbacks.on_test_begin()
-    model.reset_metrics()
-    logs = {}
-    while done < data.steps:
-        count = min(pace.steps, data.steps - done)
-        callbacks.on_test_batch_begin(done)
-        with pace.timed(count):
-            evaluation(iterator, count)
-            logs = _logs(model)
-        done += count
-        callbacks.on_test_batch_end(done - 1, logs)
-    callbacks.on_test_end(logs)
-    return logs
-
-
-def _iterator(strategy, dataset_of_shard):
-    if isinstance(strategy, tf.distribute.MirroredStrategy):
-        return iter(strategy.distribute_datasets_from_function(dataset_of_shard))
-    return iter(dataset_of_shard(None))
-
-
-def _logs(model) -> dict[str, float]:
-    return {name: float(value) for name, value in model.get_metrics_result().items()}
-
-
-def _all_variables(model) -> list:
-    groups = (model.variables, model.optimizer.variables, model.metrics_variables)
-    return list({id(v): v for group in groups for v in group}.values())
+def _log_batch(size, replicas, accumulation):
+    if size is None:
+        logger.info("%d replica(s) x %d micro-step(s) share each batch", replicas, accumulation)
+        return
+    each = size / replicas / accumulation
+    logger.info(
+        "global_batch_size: %d = %g per replica x %d replica(s) x %d micro-step(s)",
+        size, each, replicas, accumulation,
+    )  # fmt: skip
 
 
 def _check_callbacks(model, callbacks, has_validation: bool) -> None:

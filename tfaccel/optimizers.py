@@ -136,6 +136,6 @@ def _own_field(argument: str) -> str:
     own = {
         "gradient_accumulation_steps": "accumulation",
         "loss_scale_factor": "precision",
-        "use_ema": "an average of weights comes with a later release",
+        "use_ema": "ema.decay",
     }
     return own.get(argument, f"optimizer.{argument}")

@@ -2,92 +2,139 @@
 
 Per replica: forward, loss (divided by the global batch), scaled, gradients,
 summed over the micro-steps; then one all-reduce, unscaled, finite check, clipped,
-weight decay, update, constraints.
+weight decay, update, constraints, average of weights.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
+from typing import Literal
 
-import numpy as np
-
-from tfaccel import fields
+from tfaccel import batches, fields
+from tfaccel import replicas as replicas_lib
 from tfaccel.errors import UserError
 from tfaccel.fields import Flag, PositiveInt
 from tfaccel.lazy import keras, tf
 from tfaccel.log import logger
 
+ReduceDtype = Literal["float32", "bfloat16"]
 
-def choose(*, jit: Flag = "auto", accumulation: PositiveInt = 1) -> tuple[bool, int]:
-    """Returns (whether to compile with XLA, micro-steps a step); "auto" is logged.
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How steps are run; see `choose`."""
+
+    jit: bool = False
+    accumulation: int = 1
+    reduce_dtype: str = "float32"
+
+
+def choose(
+    *,
+    jit: Flag = "auto",
+    accumulation: PositiveInt = 1,
+    reduce_dtype: ReduceDtype = "float32",
+) -> Options:
+    """Returns how to run steps; "auto" is logged.
 
     Args:
-        jit: Compile forward and backward pass with XLA. "auto" leaves it off:
-            whether XLA pays depends on the machine and the model, so it is for
-            you to try, not for us to guess.
+        jit: Compile with XLA: forward and backward pass on each replica, and with
+            a single one the update, too. "auto" leaves it off: whether XLA pays
+            depends on the machine and the model, so it is for you to try, not for
+            us to guess.
         accumulation: Micro-steps whose gradients are summed for one update.
+        reduce_dtype: What gradients are sent between replicas as. "bfloat16"
+            halves the traffic and rounds each gradient to 8 bits.
     """
     jit = fields.check(Flag, jit, "jit")
     fields.check(PositiveInt, accumulation, "accumulation")
+    fields.check(ReduceDtype, reduce_dtype, "reduce_dtype")
     if jit == "auto":
         logger.info("jit: off (auto: not measured on this machine; try --config.jit=true)")
-        return False, accumulation
-    logger.info("jit: %s (as asked)", "on" if jit else "off")
-    return jit, accumulation
+        jit = False
+    else:
+        logger.info("jit: %s (as asked)", "on" if jit else "off")
+    return Options(jit, accumulation, reduce_dtype)
 
 
 class TrainingStep:
     """Runs optimizer updates of a compiled Keras model, many in one call.
 
     Args:
-        model: A built, compiled model, made in `strategy.scope()`.
-        strategy: Where its variables live.
-        jit: Compile forward and backward pass with XLA, per replica.
-        accumulation: Micro-steps in a step; they divide a replica's batch.
+        model: A built, compiled model, made in the strategy's scope.
+        strategy: Where its variables live: a strategy, `Replicas`, or None.
+        options: See `choose`.
+        after_update: Called where replicas meet, after each update.
     """
 
-    def __init__(self, model, strategy, *, jit: bool = False, accumulation: int = 1):
+    def __init__(self, model, strategy=None, options=None, after_update=None):
         self.model = model
-        self.strategy = strategy
-        self.accumulation = accumulation
-        self._gradients = tf.function(self._loss_and_gradients, jit_compile=jit or None)
+        self.replicas = replicas_lib.of(strategy)
+        self.options = options or Options()
+        self.after_update = after_update
+        self._share = self.options.accumulation * self.replicas.loss_share
+        jit = self.options.jit or None
+        # A collective, or a variable on several devices, is nothing for XLA.
+        update_jit = jit if self.replicas.count == 1 else None
+        self._gradients = tf.function(self._loss_and_gradients, jit_compile=jit)
+        self._apply = tf.function(self._apply_gradients, jit_compile=True)
+        self._compiled_update = bool(update_jit)
         self._steps = tf.function(self._run_steps)
-        with strategy.scope():
+        batches.check_losses(model, self.replicas.count * self.options.accumulation)
+        with self.replicas.scope():
             model.optimizer.build(model.trainable_variables)
 
     def trace(self, iterator) -> None:
         """Builds the graph, and with it every variable, without running it."""
-        with self.strategy.scope():
+        with self.replicas.scope():
             self._steps.get_concrete_function(iterator, tf.constant(1))
 
     def __call__(self, iterator, steps: int) -> None:
         """Runs some updates; metrics of the model are up to date afterwards.
 
         Args:
-            iterator: Distributed iterator of (x, y) or (x, y, sample_weight).
+            iterator: Distributed iterator of (x, y) or (x, y, sample_weight), or
+                of what `tfaccel.data.foreign` makes.
             steps: How many updates, 1 or more; any number reuses one graph.
         """
-        with self.strategy.scope():
+        with self.replicas.scope():
             self._steps(iterator, tf.constant(steps))
 
     def _run_steps(self, iterator, steps):
         with _already_reduced(self.model.optimizer):
             for _ in tf.range(steps):
-                self.strategy.run(self._replica_step, args=(next(iterator),))
+                self.replicas.run(self._replica_step, next(iterator))
+                if self.after_update is not None:
+                    self.after_update()
 
-    def _replica_step(self, batch):
-        gradients = self._summed_gradients(batch)
-        context = tf.distribute.get_replica_context()
-        gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+    def _replica_step(self, element):
+        gradients = self._summed_gradients(element)
+        if self._compiled_update:
+            self._apply(gradients)
+        else:
+            self._apply_gradients(self._reduced(gradients))
+
+    def _reduced(self, gradients):
+        if self.replicas.count == 1:
+            return gradients
+        dtypes = [g.dtype for g in gradients]
+        if self.options.reduce_dtype != "float32":
+            gradients = [tf.cast(g, self.options.reduce_dtype) for g in gradients]
+        sums = self.replicas.sum(gradients)
+        return [tf.cast(g, dtype) for g, dtype in zip(sums, dtypes, strict=True)]
+
+    def _apply_gradients(self, gradients):
         # As in Keras, a weight that the loss does not depend on is not even decayed.
         gradients = [None if i in self._unused else g for i, g in enumerate(gradients)]
         self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
-    def _summed_gradients(self, batch):
-        if self.accumulation == 1:
-            return self._micro_step(batch)
-        parts = tf.nest.map_structure(self._split, batch)
+    def _summed_gradients(self, element):
+        accumulation = self.options.accumulation
+        if accumulation == 1:
+            return self._micro_step(element)
+        parts = batches.split(element, accumulation)
         sums = [tf.zeros(v.shape, v.dtype) for v in self.model.trainable_variables]
 
         def add_one(index, sums):
@@ -96,143 +143,67 @@ class TrainingStep:
             return index + 1, [s + g for s, g in zip(sums, new, strict=True)]
 
         _, sums = tf.while_loop(
-            lambda index, _: index < self.accumulation,
+            lambda index, _: index < accumulation,
             add_one,
             (tf.constant(0), sums),
             parallel_iterations=1,
         )
         return sums
 
-    def _split(self, tensor):
-        shape = [self.accumulation, -1, *tensor.shape[1:]]
-        return tf.reshape(tensor, shape)
-
-    def _micro_step(self, batch):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        loss, y_pred, gradients = self._gradients(x, y, sample_weight)
-        size = tf.shape(tf.nest.flatten(x)[0])[0]
-        loss_metric(self.model).update_state(_per_replica(loss), sample_weight=size)
-        self.model.compute_metrics(x, y, y_pred, sample_weight)
+    def _micro_step(self, element):
+        loss, y_pred, gradients = self._gradients(element)
+        count(self.model, batches.unpack(element), y_pred, loss, self._share)
         return gradients
 
-    def _loss_and_gradients(self, x, y, sample_weight):
-        model = self.model
+    def _loss_and_gradients(self, element):
+        model, batch = self.model, batches.unpack(element)
+        weights = batches.loss_weights(model, batch, self._share)
         with tf.GradientTape() as tape:
-            y_pred = model(x, training=True)
+            y_pred = model(batch.x, training=True)
             # Keras has divided by the number of replicas already.
-            loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
-            scaled = model.optimizer.scale_loss(loss / self.accumulation)
+            loss = model.compute_loss(batch.x, batch.y, y_pred, weights, training=True)
+            scaled = model.optimizer.scale_loss(loss / self._share)
         variables = model.trainable_variables
         gradients = tape.gradient(scaled, variables)
         self._unused = {i for i, g in enumerate(gradients) if g is None}
         return loss, y_pred, [_dense(*pair) for pair in zip(gradients, variables, strict=True)]
 
 
-class EvaluationStep:
-    """Evaluates a compiled Keras model on padded batches, exactly.
+def count(model: keras.Model, batch: batches.Batch, y_pred, loss, share: float) -> None:
+    """Adds one part of a batch to a model's metrics, on a replica.
 
     Args:
-        model: A built, compiled model, made in `strategy.scope()`; metrics must
-            be `weighted_metrics`, as padding has sample weight 0.
-        strategy: Where its variables live.
-        jit: Compile the forward pass with XLA, per replica.
+        model: The compiled model.
+        batch: The part.
+        y_pred: What the model made of it.
+        loss: As `compute_loss` gave it for the weights of `batches.loss_weights`.
+        share: What those weights were made for.
     """
-
-    def __init__(self, model, strategy, *, jit: bool = False):
-        self.model = model
-        self.strategy = strategy
-        self._forward = tf.function(self._loss_and_outputs, jit_compile=jit or None)
-        self._steps = tf.function(self._run_steps)
-
-    def __call__(self, iterator, steps: int) -> None:
-        """Adds some batches of (x, y, sample_weight) to the model's metrics."""
-        with self.strategy.scope():
-            self._steps(iterator, tf.constant(steps))
-
-    def _run_steps(self, iterator, steps):
-        for _ in tf.range(steps):
-            self.strategy.run(self._replica_step, args=(next(iterator),))
-
-    def _replica_step(self, batch):
-        x, y, sample_weight = batch
-        loss, y_pred = self._forward(x, y, sample_weight)
-        weight = tf.reduce_sum(sample_weight)
-        loss_metric(self.model).update_state(loss, sample_weight=weight)
-        self.model.compute_metrics(x, y, y_pred, sample_weight)
-
-    def _loss_and_outputs(self, x, y, sample_weight):
-        """Returns the mean loss over real examples, plus regularisation, and outputs."""
-        model = self.model
-        y_pred = model(x, training=False)
-        total = _per_replica(model.compute_loss(x, y, y_pred, sample_weight, training=False))
-        penalty = tf.add_n([tf.reduce_sum(loss) for loss in model.losses] or [0.0])
-        padded, real = (
-            tf.cast(tf.size(sample_weight), tf.float32),
-            tf.reduce_sum(sample_weight),
-        )
-        return tf.math.divide_no_nan((total - penalty) * padded, real) + penalty, y_pred
-
-
-def average_statistics(model, strategy) -> None:
-    """Makes BatchNorm's moving statistics the average over all replicas.
-
-    Each replica keeps its own while training, and only the first would be
-    saved. Variables that agree already keep their exact value.
-    """
-    if strategy.num_replicas_in_sync == 1:
+    loss_metric(model).update_state(
+        _of_whole_batch(loss, batch, share), sample_weight=batch.examples()
+    )
+    values = (batch.x, batch.y, y_pred, batch.sample_weight)
+    if batch.real is None:
+        model.compute_metrics(*values)
         return
-    variables = [v.value for v in model.non_trainable_variables if v.dtype.startswith("float")]
 
-    def average():
-        context = tf.distribute.get_replica_context()
-        first = context.replica_id_in_sync_group == 0
-        leading = context.all_reduce(
-            tf.distribute.ReduceOp.SUM,
-            [tf.where(first, v, tf.zeros_like(v)) for v in variables],
-        )
-        changes = context.all_reduce(
-            tf.distribute.ReduceOp.MEAN,
-            [v - lead for v, lead in zip(variables, leading, strict=True)],
-        )
-        for v, lead, change in zip(variables, leading, changes, strict=True):
-            v.assign(lead + change)
+    def update():
+        model.compute_metrics(*batches.only_real(batch, values))
+        return True
 
-    if variables:
-        with strategy.scope():
-            strategy.run(tf.function(average))
+    # Not every metric bears an empty batch.
+    tf.cond(tf.reduce_any(batch.real > 0), update, lambda: False)
 
 
-def separate_dropout(model, strategy) -> None:
-    """Gives each replica its own Dropout masks; the first keeps the saved ones.
-
-    Keras's seed generators start alike on every replica, which would draw the
-    same mask for every part of the batch.
-    """
-    states = seed_states(model)
-    if strategy.num_replicas_in_sync == 1 or not states:
-        return
-    saved = np.stack([state.numpy() for state in states])
-    table = np.stack([saved] * strategy.num_replicas_in_sync)
-    for replica in range(1, len(table)):
-        for state in table[replica]:
-            state[0] = np.random.SeedSequence([state[0], replica]).generate_state(1)[0]
-
-    def assign():
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        own = tf.gather(tf.constant(table), replica)
-        for index, state in enumerate(states):
-            state.value.assign(own[index])
-
-    with strategy.scope():
-        strategy.run(tf.function(assign))
+def _of_whole_batch(loss, batch, share):
+    """A part's loss such that its mean over all parts is that of the whole batch."""
+    if loss.shape.rank:  # Keras logs the mean of a loss that is not reduced.
+        return tf.reduce_mean(loss) * tf.cast(batch.full_scale() / share, loss.dtype)
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    return loss * tf.cast(replicas, loss.dtype)
 
 
-def seed_states(model) -> list:
-    """Returns the states of the model's random generators, such as Dropout's."""
-    return [v for v in model.variables if v.name == "seed_generator_state"]
-
-
-def loss_metric(model) -> keras.metrics.Metric:
+def loss_metric(model: keras.Model) -> keras.metrics.Metric:
     """Returns the model's own running mean of the loss."""
     return next(metric for metric in model.metrics if metric.name == "loss")
 
@@ -242,11 +213,6 @@ def _dense(gradient, variable):
     if gradient is None:
         return tf.zeros(variable.shape, variable.dtype)
     return tf.convert_to_tensor(gradient)
-
-
-def _per_replica(loss):
-    """Undoes Keras's division of a loss by the number of replicas."""
-    return loss * tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, loss.dtype)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from tfaccel import (
     config_flag,
     devices,
     distribution,
+    ema,
     loop,
     optimizers,
     precision,
@@ -60,8 +61,8 @@ class Setup:
     training: pipeline.TrainingData
     validation: pipeline.EvaluationData | None
     test: pipeline.EvaluationData
-    jit: bool
-    accumulation: int
+    options: step.Options
+    average: ema.Average | None
 
     @property
     def examples(self) -> dict[str, int]:
@@ -138,8 +139,9 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
     logger.info("workdir: %s", workdir)
     with results.disk_errors(workdir):
         steps, speed = _fit(setup, checkpointer, config, workdir)
-        final = loop.evaluate(setup.model, setup.test, strategy=setup.strategy, jit=setup.jit)
-        save_model(setup.model, workdir / results.MODEL)
+        with ema.evaluating(setup.average):
+            final = evaluate(setup)
+            save_model(setup.model, workdir / results.MODEL)
         report = {
             "final": final,
             "throughput": {"images_per_second": speed},
@@ -167,11 +169,12 @@ def build(config: config_dict.ConfigDict) -> Setup:
     seed = randomness.set_seed(**arguments(randomness.set_seed, config))
     splits = sources.load(**arguments(sources.load, config.data))
     plan = plan_lib.build(len(splits.train), **arguments(plan_lib.build, config))
-    jit, accumulation = step.choose(**arguments(step.choose, config))
+    options = step.choose(**arguments(step.choose, config))
     with strategy.scope():
         model = build_model(config, splits.train, plan)
+        average = ema.build(model, **arguments(ema.build, config.ema))
     training, *evaluation = build_data(config, splits, seed)
-    return Setup(strategy, model, plan, training, *evaluation, jit, accumulation)
+    return Setup(strategy, model, plan, training, *evaluation, options, average)
 
 
 def build_model(config, source: sources.Source, plan: plan_lib.Plan) -> keras.Model:
@@ -234,6 +237,12 @@ def build_data(config, splits: sources.Splits, seed: int) -> tuple:
     return training, *evaluation
 
 
+def evaluate(setup: Setup) -> dict[str, float]:
+    """Returns the loss and metrics on the test images."""
+    jit = setup.options.jit
+    return loop.evaluate(setup.model, setup.test, strategy=setup.strategy, jit=jit)
+
+
 def save_model(model: keras.Model, path: Path) -> None:
     """Saves a model that any Keras loads and evaluates, without tfaccel.
 
@@ -270,8 +279,8 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
             validation=setup.validation,
             callbacks=[note, throughput, metrics, progress, *stopping],
             checkpointer=checkpointer,
-            jit=setup.jit,
-            accumulation=setup.accumulation,
+            options=setup.options,
+            ema=setup.average,
         )
     except KeyboardInterrupt:
         newest = checkpointer.newest()

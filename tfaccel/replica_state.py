@@ -1,0 +1,58 @@
+"""What replicas keep apart while training, and how it becomes one state again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfaccel.lazy import keras, tf
+
+
+def average_statistics(model: keras.Model, replicas) -> None:
+    """Makes BatchNorm's moving statistics the average over all replicas.
+
+    Each replica keeps its own while training, and only the first would be
+    saved. Variables that agree already keep their exact value.
+    """
+    if replicas.count == 1:
+        return
+    variables = [v.value for v in model.non_trainable_variables if v.dtype.startswith("float")]
+
+    def average():
+        first = replicas.index() == 0
+        leading = replicas.sum([tf.where(first, v, tf.zeros_like(v)) for v in variables])
+        changes = replicas.sum([v - lead for v, lead in zip(variables, leading, strict=True)])
+        for v, lead, change in zip(variables, leading, changes, strict=True):
+            v.assign(lead + change / replicas.count)
+
+    if variables:
+        with replicas.scope():
+            replicas.run(tf.function(average))
+
+
+def separate_dropout(model: keras.Model, replicas) -> None:
+    """Gives each replica its own Dropout masks; the first keeps the saved ones.
+
+    Keras's seed generators start alike on every replica, which would draw the
+    same mask for every part of the batch.
+    """
+    states = seed_states(model)
+    if replicas.count == 1 or not states:
+        return
+    saved = np.stack([state.numpy() for state in states])
+    table = np.stack([saved] * replicas.count)
+    for replica in range(1, len(table)):
+        for state in table[replica]:
+            state[0] = np.random.SeedSequence([state[0], replica]).generate_state(1)[0]
+
+    def assign():
+        own = tf.gather(tf.constant(table), replicas.index())
+        for index, state in enumerate(states):
+            state.value.assign(own[index])
+
+    with replicas.scope():
+        replicas.run(tf.function(assign))
+
+
+def seed_states(model: keras.Model) -> list[keras.Variable]:
+    """Returns the states of the model's random generators, such as Dropout's."""
+    return [v for v in model.variables if v.name == "seed_generator_state"]

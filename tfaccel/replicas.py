@@ -1,0 +1,132 @@
+"""The replicas that train a model together: one device, several, or several workers.
+
+Step and loop speak to this one interface, so that they need not know whether a
+`tf.distribute` strategy or Horovod joins the replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from tfaccel.errors import UserError
+from tfaccel.lazy import tf
+
+
+class Replicas:
+    """The replicas of a `tf.distribute` strategy.
+
+    Args:
+        strategy: Any synchronous strategy; the default one is a single replica.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self.strategy = strategy
+        self.count = strategy.num_replicas_in_sync
+        resolver = strategy.cluster_resolver
+        spec = resolver.cluster_spec().as_dict() if resolver else {}
+        self.workers = sum(len(spec.get(kind, ())) for kind in ("chief", "worker")) or 1
+        self.worker = _worker_index(resolver) if self.workers > 1 else 0
+        self._agreement = tf.function(self._smallest)
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.worker == 0
+
+    @property
+    def loss_share(self) -> float:
+        """What Keras's losses must still be divided by to sum to a global mean."""
+        return self.count / self.strategy.num_replicas_in_sync
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns the scope in which variables are made."""
+        return self.strategy.scope()
+
+    def run(self, function: Callable, *arguments) -> Any:
+        """Runs a function on each replica of this process."""
+        return self.strategy.run(function, args=arguments)
+
+    def index(self) -> tf.Tensor:
+        """Returns, on a replica, its number among all of them, from 0."""
+        return tf.convert_to_tensor(
+            tf.distribute.get_replica_context().replica_id_in_sync_group
+        )
+
+    def sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns, on a replica, the sums over all replicas; one collective."""
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+    def gather(self, values) -> tf.Tensor:
+        """Returns, outside replicas, their tensors one after the other, on each worker."""
+        if self.count == 1:
+            return values
+        return self.strategy.gather(values, axis=0)
+
+    def update(self, variable, change: Callable, *tensors) -> None:
+        """Runs `change(variable, *tensors)` wherever a Keras variable lives."""
+        self.strategy.extended.update(variable.value, change, args=tensors)
+
+    def iterator(self, dataset_of_shard: Callable) -> Any:
+        """Returns the iterator over what each replica gets.
+
+        Args:
+            dataset_of_shard: Function of a `tf.distribute.InputContext`, or None
+                for a single device, that returns an endless dataset.
+        """
+        if not _mirrors(self.strategy):
+            return iter(dataset_of_shard(None))
+        return iter(self.strategy.distribute_datasets_from_function(dataset_of_shard))
+
+    def logs(self, model) -> dict[str, float]:
+        """Returns a model's metrics over all replicas."""
+        return {name: float(value) for name, value in model.get_metrics_result().items()}
+
+    def agree(self, *numbers: float) -> list[float]:
+        """Returns the smallest of each number over all workers."""
+        if self.workers == 1:
+            return list(numbers)
+        return self._agreement(tf.constant([numbers], tf.float64)).numpy().tolist()
+
+    def check_alike(self, number: float, what: str) -> None:
+        """Refuses to go on if a number differs between workers.
+
+        Raises:
+            UserError: On every worker, if `number` is not the same on all.
+        """
+        low, negative_high = self.agree(number, -number)
+        if low != -negative_high:
+            raise UserError(
+                f"{what} differs between the workers, expected the same on all "
+                f"{self.workers}: each keeps its share of one common global batch. Seed "
+                "every shuffle, and let all workers read the same files in the same order."
+            )
+
+    def _smallest(self, numbers):
+        def gathered():
+            return tf.distribute.get_replica_context().all_gather(numbers, axis=0)
+
+        everybody = self.strategy.experimental_local_results(self.run(gathered))[0]
+        return tf.reduce_min(everybody, axis=0)
+
+
+def of(strategy: tf.distribute.Strategy | Replicas | None) -> Replicas:
+    """Returns the replicas of a strategy, of the current one if None."""
+    if isinstance(strategy, Replicas):
+        return strategy
+    return Replicas(strategy or tf.distribute.get_strategy())
+
+
+def _mirrors(strategy) -> bool:
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return isinstance(strategy, mirrored)
+
+
+def _worker_index(resolver) -> int:
+    """The chief, where there is one, comes before the workers."""
+    has_chief = "chief" in resolver.cluster_spec().as_dict()
+    if resolver.task_type == "chief":
+        return 0
+    return int(resolver.task_id or 0) + has_chief
