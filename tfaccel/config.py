@@ -43,6 +43,7 @@ SECTIONS = {
     ),
     "data.augment": ("tfaccel.data.augment:build",),
     "model": ("tfaccel.models.registry:build",),
+    "batch_norm": ("tfaccel.models.batch_norm:build",),
     "optimizer": ("tfaccel.optimizers:scale_rate", "tfaccel.optimizers:build"),
     "schedule": ("tfaccel.schedules:build",),
     "ema": ("tfaccel.ema:build",),

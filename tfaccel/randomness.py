@@ -11,14 +11,24 @@ import zlib
 
 from tfaccel.fields import Count
 from tfaccel.lazy import keras, tf
+from tfaccel.log import logger
 
 
-def set_seed(*, seed: Count = 0) -> int:
+def set_seed(*, seed: Count = 0, deterministic: bool = False) -> int:
     """Seeds Python, NumPy and TensorFlow (weights and Dropout); returns the seed.
 
     Args:
         seed: Any whole number from 0.
+        deterministic: Use deterministic kernels only, which costs speed: on the
+            same devices, a run repeats bit for bit. On GPUs an operation that has
+            no such kernel raises, and other GPUs or versions give other bits.
     """
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+        logger.info(
+            "deterministic: on; bit-equal on the same CPUs; on GPUs only for the same "
+            "model of GPU, driver and library versions"
+        )
     keras.utils.set_random_seed(seed % 2**32)
     return seed
 

@@ -18,6 +18,7 @@ from tfaccel.errors import UserError
 from tfaccel.fields import Flag, PositiveInt
 from tfaccel.lazy import keras, tf
 from tfaccel.log import logger
+from tfaccel.models import batch_norm
 
 ReduceDtype = Literal["float32", "bfloat16"]
 
@@ -75,13 +76,19 @@ class TrainingStep:
         self.options = options or Options()
         self.after_update = after_update
         self._share = self.options.accumulation * self.replicas.loss_share
-        jit = self.options.jit or None
+        jit = self.options.jit
+        # Without XLA not a function of its own, in which no collective could run.
+        self._gradients = self._loss_and_gradients
+        if jit:
+            self._gradients = tf.function(self._loss_and_gradients, jit_compile=True)
+        self._apply = self._apply_gradients
         # A collective, or a variable on several devices, is nothing for XLA.
-        update_jit = jit if self.replicas.count == 1 else None
-        self._gradients = tf.function(self._loss_and_gradients, jit_compile=jit)
-        self._apply = tf.function(self._apply_gradients, jit_compile=True)
-        self._compiled_update = bool(update_jit)
+        if jit and self.replicas.count == 1:
+            self._apply = tf.function(self._apply_gradients, jit_compile=True)
         self._steps = tf.function(self._run_steps)
+        batch_norm.check_step(
+            model, self.replicas.count, self.options.jit, self.options.accumulation
+        )
         batches.check_losses(model, self.replicas.count * self.options.accumulation)
         with self.replicas.scope():
             model.optimizer.build(model.trainable_variables)
@@ -110,11 +117,7 @@ class TrainingStep:
                     self.after_update()
 
     def _replica_step(self, element):
-        gradients = self._summed_gradients(element)
-        if self._compiled_update:
-            self._apply(gradients)
-        else:
-            self._apply_gradients(self._reduced(gradients))
+        self._apply(self._reduced(self._summed_gradients(element)))
 
     def _reduced(self, gradients):
         if self.replicas.count == 1:

@@ -39,7 +39,7 @@ from tfaccel.data import augment, normalize, pipeline, sources
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras
 from tfaccel.log import logger
-from tfaccel.models import registry
+from tfaccel.models import batch_norm, registry
 
 USAGE = """Trains an image classifier as a config says, and writes what came of it.
 
@@ -186,6 +186,7 @@ def build_model(config, source: sources.Source, plan: plan_lib.Plan) -> keras.Mo
             source.num_classes,
             **arguments(registry.build, config.model),
         )
+    batch_norm.build(model, **arguments(batch_norm.build, config.batch_norm))
     registry.check_scaling(model, config.data.normalize)
     rate = optimizers.scale_rate(
         config.global_batch_size, **arguments(optimizers.scale_rate, config.optimizer)

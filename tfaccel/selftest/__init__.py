@@ -1,0 +1,1 @@
+"""Proof on your own devices that all combinations train the same model."""
