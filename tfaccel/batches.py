@@ -115,7 +115,11 @@ def only_real(batch: Batch, structure) -> Any:
     if batch.real is None:
         return structure
     real = batch.real > 0
-    return tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, real), structure)
+
+    def kept(tensor):
+        return None if tensor is None else tf.boolean_mask(tensor, real)
+
+    return tf.nest.map_structure(kept, structure)
 
 
 def _weighted(batch: Batch, weight, is_mean: bool, share: float):

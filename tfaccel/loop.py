@@ -77,6 +77,7 @@ def fit(
     training = step.TrainingStep(model, replicas, options, ema.update if ema else None)
     iterator = replicas.iterator(lambda shard: data.dataset(state["step"], shard))
     logger.info("building the training step")
+    step.build_metrics(model, replicas, data.dataset().element_spec)
     training.trace(iterator)  # makes every variable, so that all can be restored
     _check_callbacks(model, callbacks, validation is not None)
     saved = _Saved(model, replicas, checkpointer, ema)
@@ -125,6 +126,7 @@ class _Evaluation:
     def __init__(self, model, replicas, data, jit):
         self.step = inference_step.EvaluationStep(model, replicas, jit=jit)
         self.data = data
+        step.build_metrics(model, replicas, data.dataset().element_spec)
 
     def run(self, callbacks) -> dict[str, float]:
         model, replicas, done = self.step.model, self.step.replicas, 0

@@ -198,6 +198,32 @@ def count(model: keras.Model, batch: batches.Batch, y_pred, loss, share: float) 
     tf.cond(tf.reduce_any(batch.real > 0), update, lambda: False)
 
 
+def build_metrics(model: keras.Model, replicas, element_spec) -> None:
+    """Makes the variables of a model's metrics, which is impossible inside `tf.cond`.
+
+    Args:
+        model: The compiled model.
+        replicas: Where it lives.
+        element_spec: Of the dataset that it will be run on.
+    """
+
+    def one(spec):
+        shape = [1, *(size or 64 for size in spec.shape[1:])] if spec.shape.rank else []
+        return tf.zeros(shape, spec.dtype)
+
+    batch = batches.unpack(tf.nest.map_structure(one, element_spec))
+
+    def build():
+        y_pred = model(batch.x, training=False)
+        values = (batch.x, batch.y, y_pred, batch.sample_weight)
+        model.compute_loss(*values, training=False)  # A loss by output has a metric, too.
+        model.compute_metrics(*values)
+
+    with replicas.scope():
+        replicas.run(tf.function(build))
+    model.reset_metrics()
+
+
 def _of_whole_batch(loss, batch, share):
     """A part's loss such that its mean over all parts is that of the whole batch."""
     if loss.shape.rank:  # Keras logs the mean of a loss that is not reduced.
