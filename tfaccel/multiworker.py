@@ -1,0 +1,96 @@
+"""TensorFlow's strategy for several workers, built so that it does not hang."""
+
+from __future__ import annotations
+
+import tfaccel
+from tfaccel import rendezvous
+from tfaccel.cluster import Cluster, split_address
+from tfaccel.errors import UserError
+from tfaccel.lazy import tf
+from tfaccel.log import logger
+
+# A worker that is silent for this long counts as gone. Not less: on a machine under
+# load a worker may be silent for seconds.
+_HEARTBEAT_SECONDS = 60
+# At the end the workers wait for each other, as the first one's leaving would
+# look like a failure to the others: while it writes, for instance.
+_LEAVE_SECONDS = 600
+
+
+def build(
+    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, *, timeout: float
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Returns the strategy once all workers are there.
+
+    Args:
+        cluster: The workers, and which this process is.
+        options: How they communicate.
+        timeout: Seconds to wait for all workers.
+
+    Raises:
+        UserError: If somebody does not come, the port is in use, or TensorFlow has
+            started already.
+    """
+    gpus = len(tf.config.get_visible_devices("GPU"))
+    rendezvous.meet(
+        cluster,
+        timeout=timeout,
+        facts={
+            "tfaccel": tfaccel.__version__,
+            "TensorFlow": tf.__version__,
+            "the number of GPUs": str(gpus),
+        },
+    )
+    logger.info("cluster: all %d workers are there", len(cluster.workers))
+    _watch_workers(cluster, timeout)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(cluster.workers)}),
+        task_type="worker",
+        task_id=cluster.index,
+        num_accelerators={"GPU": gpus} if gpus else {},
+        rpc_layer="grpc",
+    )
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    except tf.errors.OpError as error:
+        if "Could not start gRPC server" not in str(error):
+            raise
+        raise UserError(
+            f"port {split_address(cluster.address)[1]}, which was free a moment ago, is in use "
+            "now: start again."
+        ) from error
+
+
+def has_started() -> bool:
+    """Whether TensorFlow has started, after which no worker can join a cluster.
+
+    PRIVATE TENSORFLOW API (2.21): Context._context_handle. There is no public way
+    to ask without starting it.
+    """
+    return _context()._context_handle is not None
+
+
+def _watch_workers(cluster: Cluster, timeout: float) -> None:
+    """Bounds how long TensorFlow waits for workers, and for a sign of life of theirs.
+
+    PRIVATE TENSORFLOW API (2.21): Context.configure_coordination_service, which the
+    strategy calls itself, with limits of an hour, if nobody has before.
+    tests/test_multiworker.py tells when TensorFlow changes.
+    """
+    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+
+    job = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.workers))
+    _context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=int(1000 * timeout),
+        heartbeat_timeout_in_ms=1000 * _HEARTBEAT_SECONDS,
+        shutdown_barrier_timeout_in_ms=1000 * _LEAVE_SECONDS,
+        coordinated_jobs=[job],
+    )
+
+
+def _context():
+    from tensorflow.python.eager import context
+
+    return context.context()
