@@ -7,17 +7,14 @@ import pytest
 from tfaccel import rendezvous
 from tfaccel.cluster import Cluster
 from tfaccel.errors import UserError
+from tfaccel.launch import environment
 
 NEEDS_TENSORFLOW = False
 
 
 def addresses(count):
-    """Free addresses of this host; the sockets are closed only when all are chosen."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for s in sockets:
-        s.close()
-    return found
+    """Free addresses of this host."""
+    return [f"127.0.0.1:{port}" for port in environment.free_ports(count)]
 
 
 def cluster(workers, index, source="TF_CONFIG"):

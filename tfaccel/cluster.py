@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """This worker's own "host:port"."""
+        """The "host:port" of this worker."""
         return self.workers[self.index]
 
     @property
@@ -83,7 +83,7 @@ class Cluster:
 
     @property
     def local_index(self) -> int:
-        """This worker's place among those of its host, from 0."""
+        """The place of this worker among those of its host, from 0."""
         return self._neighbours().index(self.address)
 
     @property
@@ -105,9 +105,7 @@ class Cluster:
         return [a for a in self.workers if split_address(a)[0] == host]
 
 
-def discover(
-    environment: Mapping[str, str] | None = None, *, port: int = 0
-) -> Cluster | None:
+def discover(environment: Mapping[str, str] | None = None, *, port: int = 0) -> Cluster | None:
     """Returns the cluster that the environment describes, None if it names none.
 
     Args:
@@ -264,11 +262,13 @@ def _from_indexed_job(environment, port) -> Cluster | None:
 
 
 def _from_mpi(environment, port) -> Cluster | None:
-    for source, (rank, size, local_rank, local_size) in _MPI.items():
-        if rank in environment and size in environment:
-            break
-    else:
+    present = [
+        name for name, (rank, size, *_) in _MPI.items() if {rank, size} <= set(environment)
+    ]
+    if not present:
         return None
+    source = present[0]
+    rank, size, local_rank, local_size = _MPI[source]
     count = _number(environment, size)
     # A rank that does not know its neighbours has its host for itself.
     on_host = _number(environment, local_size, count if local_rank in environment else 1)

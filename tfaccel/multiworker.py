@@ -12,13 +12,13 @@ from tfaccel.log import logger
 # A worker that is silent for this long counts as gone. Not less: on a machine under
 # load a worker may be silent for seconds.
 _HEARTBEAT_SECONDS = 60
-# At the end the workers wait for each other, as the first one's leaving would
-# look like a failure to the others: while it writes, for instance.
-_LEAVE_SECONDS = 600
 
 
 def build(
-    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, *, timeout: float
+    cluster: Cluster,
+    options: tf.distribute.experimental.CommunicationOptions,
+    *,
+    timeout: float,
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Returns the strategy once all workers are there.
 
@@ -61,13 +61,19 @@ def build(
         ) from error
 
 
-def has_started() -> bool:
-    """Whether TensorFlow has started, after which no worker can join a cluster.
+def check_order() -> None:
+    """Refuses to go on if TensorFlow has started: no worker can join then.
 
     PRIVATE TENSORFLOW API (2.21): Context._context_handle. There is no public way
     to ask without starting it.
     """
-    return _context()._context_handle is not None
+    if _context()._context_handle is not None:
+        raise UserError(
+            "TensorFlow has already started, and can join no other worker any more: build "
+            "the strategy before any operation, model or dataset is created; in a notebook, "
+            "restart the kernel and run tfaccel.devices.configure() and "
+            "tfaccel.distribution.build() first."
+        )
 
 
 def _watch_workers(cluster: Cluster, timeout: float) -> None:
@@ -85,7 +91,6 @@ def _watch_workers(cluster: Cluster, timeout: float) -> None:
         service_leader="/job:worker/replica:0/task:0",
         cluster_register_timeout_in_ms=int(1000 * timeout),
         heartbeat_timeout_in_ms=1000 * _HEARTBEAT_SECONDS,
-        shutdown_barrier_timeout_in_ms=1000 * _LEAVE_SECONDS,
         coordinated_jobs=[job],
     )
 

@@ -71,6 +71,7 @@ class _Meeting:
             "facts": facts,
         }
         self.visitors: set[asyncio.StreamWriter] = set()
+        self.over = False
 
     async def hold(self, timeout: float) -> None:
         self.all_seen, self.all_ready = asyncio.Event(), asyncio.Event()
@@ -81,6 +82,8 @@ class _Meeting:
             self.all_seen.set()
             self.all_ready.set()
         gathered = asyncio.gather(self.all_ready.wait(), *visits)
+        # Looked at, so that asyncio does not complain of what was cancelled.
+        gathered.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait(
                 {gathered, self.failure}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
@@ -92,12 +95,11 @@ class _Meeting:
                 raise self.failure.result()
             gathered.result()
         finally:
+            self.over = True
             gathered.cancel()
             server.close()
             for visitor in self.visitors:
                 visitor.close()
-            with contextlib.suppress(asyncio.CancelledError):
-                await gathered
 
     async def listen(self) -> asyncio.base_events.Server:
         host, port = split_address(self.cluster.address)
@@ -111,12 +113,10 @@ class _Meeting:
     async def visit(self, peer: int) -> None:
         """Visits a worker until it has heard that this one has seen all."""
         host, port = split_address(self.cluster.workers[peer])
-        while True:
+        while not self.over:
             try:
-                reader, writer = await asyncio.wait_for(
-                    asyncio.open_connection(host, port), _SECONDS_FOR_AN_ANSWER
-                )
-            except asyncio.TimeoutError:
+                reader, writer = await _soon(asyncio.open_connection(host, port))
+            except TimeoutError:
                 self.lost(peer, "no answer")
             except OSError as error:
                 self.lost(peer, _reason(error))
@@ -130,7 +130,7 @@ class _Meeting:
         """Returns whether the other side has heard all that it must."""
         try:
             writer.write(_line(self.card))
-            answer = await asyncio.wait_for(reader.readline(), _SECONDS_FOR_AN_ANSWER)
+            answer = await _soon(reader.readline())
             if not self.accept(answer, peer):
                 return False
             self.seen(peer)
@@ -149,7 +149,7 @@ class _Meeting:
             writer.write(b"ready\n")
             await writer.drain()
             return True
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.lost(peer, "no answer")
         except (OSError, ValueError) as error:
             self.lost(peer, _reason(error))
@@ -159,7 +159,7 @@ class _Meeting:
         """Answers a visitor."""
         self.visitors.add(writer)
         try:
-            card = _parse(await asyncio.wait_for(reader.readline(), _SECONDS_FOR_AN_ANSWER))
+            card = _parse(await _soon(reader.readline()))
             if card is None:
                 return
             writer.write(_line(self.card))
@@ -169,7 +169,7 @@ class _Meeting:
                 self.unready.discard(peer)
                 if not self.unready:
                     self.all_ready.set()
-        except (OSError, ValueError, asyncio.TimeoutError):
+        except (OSError, ValueError):
             pass  # A visitor that breaks off comes again.
         finally:
             self.visitors.discard(writer)
@@ -194,7 +194,7 @@ class _Meeting:
 
     def agrees(self, card: dict, peer: object) -> bool:
         """Whether a card fits this worker's; fails the meeting if not."""
-        if card.get("workers") != self.card["workers"] or peer not in self.unseen_or_seen():
+        if card.get("workers") != self.card["workers"] or peer not in self.peers():
             self.fail(
                 UserError(
                     f"worker {peer} was given another list of workers than worker "
@@ -215,7 +215,7 @@ class _Meeting:
                 return False
         return True
 
-    def unseen_or_seen(self) -> Sequence[int]:
+    def peers(self) -> Sequence[int]:
         return [i for i in range(len(self.cluster.workers)) if i != self.cluster.index]
 
     def seen(self, peer: int) -> None:
@@ -253,6 +253,19 @@ class _Meeting:
                 await visitor.drain()
 
 
+async def _soon(coroutine):
+    """Returns its result; raises TimeoutError if it takes too long.
+
+    Unlike asyncio.wait_for, which may lose a cancellation before Python 3.12.
+    """
+    task = asyncio.ensure_future(coroutine)
+    done, _ = await asyncio.wait({task}, timeout=_SECONDS_FOR_AN_ANSWER)
+    if not done:
+        task.cancel()
+        raise TimeoutError
+    return task.result()
+
+
 def _line(card: dict) -> bytes:
     return json.dumps(card).encode() + b"\n"
 
@@ -280,9 +293,9 @@ def _port_error(error: OSError, cluster: Cluster) -> UserError:
     )
     if error.errno == errno.EADDRINUSE:
         return UserError(
-            f"port {port}, which worker {cluster.index} got from {cluster.source}, is in use on "
-            f"this host: end the program that holds it (ss -ltnp 'sport = :{port}' names it), "
-            f"or {fix}."
+            f"port {port}, which worker {cluster.index} got from {cluster.source}, is in use "
+            f"on this host: end the program that holds it (ss -ltnp 'sport = :{port}' names "
+            f"it), or {fix}."
         )
     return UserError(
         f"port {port}, which worker {cluster.index} got from {cluster.source}, cannot be "

@@ -137,7 +137,9 @@ def _name(environment) -> str:
 def _check_order(found: Step, environment) -> None:
     """Ranks must fill one node after the other, or addresses would be swapped."""
     here = environment.get("SLURMD_NODENAME", "")
-    filled = [n for n, count in zip(found.nodes, found.tasks, strict=True) for _ in range(count)]
+    filled = [
+        n for n, count in zip(found.nodes, found.tasks, strict=True) for _ in range(count)
+    ]
     if here and here != filled[found.rank]:
         raise UserError(
             f"received SLURM_PROCID={found.rank} on SLURMD_NODENAME={here!r}, expected it on "
