@@ -81,6 +81,7 @@ def check(
         )
     if port > 65_000 or 0 < port < 1024:
         raise UserError(f"received distribution.port={port}, expected 0 or 1024 to 65000.")
+    check_workers(strategy, _workers(strategy, port))
 
 
 def build(
@@ -136,7 +137,7 @@ def build(
         collective_timeout=collective_timeout,
         port=port,
     )
-    workers = None if strategy == "horovod" else cluster_lib.discover(port=port)
+    workers = _workers(strategy, port)
     chosen = choose(strategy, workers)
     as_asked = "auto" if strategy == "auto" else "as asked"
     if chosen == "horovod":
@@ -154,42 +155,43 @@ def build(
     return _on_this_host(strategy, logical_cpus, gpus, all_reduce, options, as_asked)
 
 
-def choose(strategy: Strategy, workers: Cluster | None) -> Strategy:
-    """Returns what "auto" stands for here; an explicit choice is checked.
+def check_workers(strategy: Strategy, workers: Cluster | None) -> None:
+    """Refuses a strategy that does not fit the workers there are.
 
     Args:
         strategy: As for `build`.
         workers: The cluster that the environment describes, if any.
-
-    Returns:
-        "multiworker", "horovod", or `strategy` where one host is enough.
-
-    Raises:
-        UserError: If the choice does not fit the workers there are.
     """
-    several = workers is not None and len(workers.workers) > 1
-    if strategy in ("none", "mirrored") and several:
+    if strategy in ("none", "mirrored") and workers and len(workers.workers) > 1:
         raise UserError(
             f"received distribution.strategy={strategy}, but {workers.source} names "
             f"{len(workers.workers)} workers, each of which would train alone: use "
             "multiworker or auto, or start one process."
         )
-    forgotten = slurm.forgotten_srun(os.environ)
     if strategy == "multiworker" and workers is None:
-        raise UserError(
-            f"received distribution.strategy=multiworker, but {forgotten}"
-            if forgotten
-            else "received distribution.strategy=multiworker, but nothing names the workers: "
-            "start them with python -m tfaccel.launch --workers=2 -- ..., with srun, or set "
-            "TF_CONFIG (docs/cluster.md)."
+        reason = slurm.forgotten_srun(os.environ) or (
+            "nothing names the workers: start them with python -m tfaccel.launch --workers=2 "
+            "-- ..., with srun, or set TF_CONFIG (docs/cluster.md)."
         )
-    if strategy == "auto":
-        if horovod.launched_workers() > 1:
-            return "horovod"
-        if several:
-            return "multiworker"
-        if forgotten and workers is None:
-            logger.warning("%s This process trains alone.", forgotten)
+        raise UserError(f"received distribution.strategy=multiworker, but {reason}")
+
+
+def choose(strategy: Strategy, workers: Cluster | None) -> Strategy:
+    """Returns what "auto" stands for: "multiworker" or "horovod" if there are several.
+
+    Args:
+        strategy: As for `build`.
+        workers: The cluster that the environment describes, if any.
+    """
+    if strategy != "auto":
+        return strategy
+    if horovod.launched_workers() > 1:
+        return "horovod"
+    if workers is not None and len(workers.workers) > 1:
+        return "multiworker"
+    forgotten = slurm.forgotten_srun(os.environ)
+    if forgotten and workers is None:
+        logger.warning("%s This process trains alone.", forgotten)
     return strategy
 
 
@@ -238,6 +240,11 @@ def gpu_share(
             "or train on CPUs with devices.visible=none."
         )
     return range(place * share, place * share + (asked or share))
+
+
+def _workers(strategy: Strategy, port: int) -> Cluster | None:
+    # Horovod has its own ways to find the others.
+    return None if strategy == "horovod" else cluster_lib.discover(port=port)
 
 
 def _on_this_host(strategy, logical_cpus, gpus, all_reduce, options, as_asked):
