@@ -179,7 +179,7 @@ def test_one_device_cannot_be_several():
         (
             {"strategy": "none", "gpus": 1},
             "received distribution.gpus=1 with distribution.strategy=none: only mirrored and "
-            "multiworker and horovod can heed it. Leave gpus out.",
+            "multiworker can heed it. Leave gpus out.",
         ),
         (
             {"gpus": 2, "logical_cpus": 2},

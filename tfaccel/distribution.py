@@ -22,7 +22,8 @@ _COLLECTIVE_KEYS = itertools.count(100_000, 100_000)
 # Which strategies heed a field; "auto" may become any of them.
 _HEEDED_BY = {
     "logical_cpus": ("mirrored",),
-    "gpus": ("mirrored", "multiworker", "horovod"),
+    # Horovod's workers have one each.
+    "gpus": ("mirrored", "multiworker"),
     "communication": ("multiworker",),
     "all_reduce": ("mirrored",),
     "bytes_per_pack": ("mirrored", "multiworker"),
@@ -141,7 +142,7 @@ def build(
     chosen = choose(strategy, workers)
     as_asked = "auto" if strategy == "auto" else "as asked"
     if chosen == "horovod":
-        return _horovod(gpus, as_asked)
+        return _horovod(as_asked)
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=bytes_per_pack,
         timeout_seconds=collective_timeout or None,
@@ -307,7 +308,9 @@ def _mirrored(devices: list[str], operations, options) -> tf.distribute.Mirrored
 
 def _multiworker(workers: Cluster, gpus: int, options, timeout: float, as_asked: str):
     multiworker.check_order()
-    own = _take_gpus(gpus, workers.local_index, workers.local_count, workers.gpus_shared_out)
+    own = _take_gpus(
+        gpus, workers.local_index, workers.local_count, shared_out=workers.gpus_shared_out
+    )
     implementation = options.implementation.value.lower()
     if implementation == "nccl" and not own:
         raise UserError(
@@ -326,27 +329,24 @@ def _multiworker(workers: Cluster, gpus: int, options, timeout: float, as_asked:
     return strategy
 
 
-def _horovod(gpus: int, as_asked: str):
+def _horovod(as_asked: str):
     horovod.start()
-    place, neighbours = horovod.local_rank(), horovod.local_size()
-    own = _take_gpus(gpus or 1, place, neighbours, shared_out=False, none_is_fine=not gpus)
+    launched = cluster_lib.LAUNCHED in os.environ
+    if tf.config.get_visible_devices("GPU"):
+        _take_gpus(1, horovod.local_rank(), horovod.local_size(), shared_out=launched)
     logger.info(
         "distribution: Horovod, worker %d of %d, %s, %s",
         horovod.rank(),
         horovod.size(),
-        f"{own} GPU" if own else "1 CPU",
+        "1 GPU" if tf.config.get_visible_devices("GPU") else "1 CPU",
         as_asked,
     )
     return tf.distribute.get_strategy()
 
 
-def _take_gpus(
-    asked: int, place: int, neighbours: int, shared_out: bool, none_is_fine: bool = False
-) -> int:
+def _take_gpus(asked: int, place: int, neighbours: int, *, shared_out: bool) -> int:
     """Makes this worker's GPUs the only visible ones; returns how many."""
     visible = tf.config.get_visible_devices("GPU")
-    if none_is_fine and not visible:
-        return 0
     # One visible GPU that somebody chose was chosen for this worker alone.
     shared_out = shared_out or (len(visible) == 1 and "CUDA_VISIBLE_DEVICES" in os.environ)
     share = gpu_share(

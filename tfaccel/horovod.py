@@ -29,10 +29,7 @@ def start() -> None:
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
-        raise UserError(
-            f"Horovod cannot be imported ({one_line(error, 150)}): build it with "
-            "scripts/install_horovod.sh, or use NVIDIA's TensorFlow images, which carry it."
-        ) from error
+        raise missing(error) from error
     try:
         hvd.init()
     except Exception as error:
@@ -42,9 +39,17 @@ def start() -> None:
         ) from error
 
 
+def missing(error: ImportError) -> UserError:
+    """Returns what to say where Horovod cannot be imported."""
+    return UserError(
+        f"Horovod cannot be imported ({one_line(error, 150)}): build it with "
+        "scripts/install_horovod.sh, or use NVIDIA's TensorFlow images, which carry it."
+    )
+
+
 def active() -> bool:
     """Whether `start` has run in this process."""
-    return "horovod.tensorflow" in sys.modules and _hvd().is_initialized()
+    return sys.modules.get("horovod.tensorflow") is not None and _hvd().is_initialized()
 
 
 def rank() -> int:

@@ -70,7 +70,8 @@ def test_a_driver_that_fails_has_no_gpus(tmp_path, monkeypatch):
 
 def test_workers(monkeypatch):
     monkeypatch.setattr(host, "cpu_count", lambda: 5)
-    first, second = environment.workers(["a:1", "a:2", "b:1", "b:2"], 2, 2, [["7"], []])
+    told = environment.tf_configs(["a:1", "a:2", "b:1", "b:2"], 2, 2)
+    first, second = environment.workers(2, told, [["7"], []])
     assert (first.index, second.index) == (2, 3)
     assert json.loads(first.variables["TF_CONFIG"])["task"]["index"] == 2
     assert first.variables["CUDA_VISIBLE_DEVICES"] == "7"
@@ -81,7 +82,7 @@ def test_workers(monkeypatch):
 
 def test_more_workers_than_cpus_have_one_each(monkeypatch):
     monkeypatch.setattr(host, "cpu_count", lambda: 1)
-    (only, _) = environment.workers(["a:1", "a:2"], 0, 2, [])
+    only, _ = environment.workers(0, [{}, {}], [])
     assert only.variables["TFACCEL_CPUS"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in only.variables
 

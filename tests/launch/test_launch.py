@@ -286,3 +286,18 @@ def test_help(launched):
     assert done.returncode == 0
     assert done.stdout.startswith("Starts several workers of one training on this host")
     assert "--gpus_per_worker: " in done.stdout
+
+
+def test_horovod_is_for_this_host(capsys):
+    assert cli.main(launch.run, ["launch", "--horovod", "--port=3000", "--"]) == 2
+    assert capsys.readouterr().err == (
+        "error: received --horovod with --hosts or --port: we start Horovod's workers on this "
+        "host only. For several hosts there is horovodrun -np 4 -H a:2,b:2.\n"
+    )
+
+
+def test_horovod_that_is_missing(capsys, monkeypatch):
+    for name in ("horovod", "horovod.runner"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert cli.main(launch.run, ["launch", "--horovod", "--workers=2", "--"]) == 2
+    assert "build it with scripts/install_horovod.sh" in capsys.readouterr().err

@@ -5,6 +5,7 @@ python -m tfaccel.launch --workers=2 -- --config=quickstart
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from absl import flags
 
 from tfaccel import cli
 from tfaccel.errors import UserError
-from tfaccel.launch import environment, processes
+from tfaccel.launch import environment, gloo, processes
 from tfaccel.log import logger
 
 USAGE = """Starts several workers of one training on this host, or this host's part of them.
@@ -37,15 +38,20 @@ def run(argv: Sequence[str]) -> int:
     count = flag_values.workers
     hosts = [name.strip() for name in flag_values.hosts if name.strip()]
     _check(flag_values, hosts)
-    first = flag_values.index * count if hosts else 0
-    port = flag_values.port or (_PORT if hosts else 0)
     gpus = environment.visible_gpus()
     shares = environment.share_gpus(gpus, count, flag_values.gpus_per_worker)
-    all_addresses = environment.addresses(hosts, count, port)
-    workers = environment.workers(all_addresses, first, count, shares)
     command = processes.command_line(words, flag_values.module)
-    logger.info("%s", _describe(all_addresses, workers, gpus, shares))
-    return processes.run(command, workers, grace=flag_values.grace)
+    first = flag_values.index * count if hosts else 0
+    with contextlib.ExitStack() as stack:
+        if flag_values.horovod:
+            told = stack.enter_context(gloo.rendezvous(count))
+        else:
+            port = flag_values.port or (_PORT if hosts else 0)
+            all_addresses = environment.addresses(hosts, count, port)
+            told = environment.tf_configs(all_addresses, first, count)
+        workers = environment.workers(first, told, shares)
+        logger.info("%s", _describe(workers, max(1, len(hosts)) * count, gpus, shares))
+        return processes.run(command, workers, grace=flag_values.grace)
 
 
 def _flags() -> flags.FlagValues:
@@ -67,6 +73,12 @@ def _flags() -> flags.FlagValues:
     )
     flags.DEFINE_string(
         "module", None, "Module to run; tfaccel.train if not given.", flag_values=flag_values
+    )
+    flags.DEFINE_bool(
+        "horovod",
+        False,
+        "Start Horovod's workers, for distribution.strategy=horovod; on this host only.",
+        flag_values=flag_values,
     )
     flags.DEFINE_float(
         "grace",
@@ -92,6 +104,11 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _check(flag_values: flags.FlagValues, hosts: Sequence[str]) -> None:
+    if flag_values.horovod and (hosts or flag_values.port):
+        raise UserError(
+            "received --horovod with --hosts or --port: we start Horovod's workers on this "
+            "host only. For several hosts there is horovodrun -np 4 -H a:2,b:2."
+        )
     if hosts and flag_values.index is None:
         raise UserError(
             f"received --hosts={','.join(hosts)} without --index, expected which of them this "
@@ -112,12 +129,12 @@ def _check(flag_values: flags.FlagValues, hosts: Sequence[str]) -> None:
         )
 
 
-def _describe(addresses, workers, gpus, shares) -> str:
+def _describe(workers, total: int, gpus, shares) -> str:
     each = f"{len(shares[0])} GPU(s)" if shares else "no GPU"
     idle = len(gpus) - sum(map(len, shares))
     threads = workers[0].variables["OMP_NUM_THREADS"]
     return (
-        f"launch: {len(workers)} of {len(addresses)} worker(s) here, each with {each} and "
+        f"launch: {len(workers)} of {total} worker(s) here, each with {each} and "
         f"{threads} CPU(s)" + (f"; {idle} GPU(s) idle" if idle and shares else "")
     )
 

@@ -42,29 +42,36 @@ def addresses(hosts: Sequence[str], per_host: int, port: int) -> list[str]:
 
 
 def workers(
-    all_addresses: Sequence[str], first: int, count: int, gpu_shares: Sequence[Sequence[str]]
+    first: int, told: Sequence[Mapping[str, str]], gpu_shares: Sequence[Sequence[str]]
 ) -> list[Worker]:
-    """Returns the workers of this host, each with TF_CONFIG and its share of devices.
+    """Returns the workers of this host, each with its share of devices.
 
     Args:
-        all_addresses: Those of all workers on all hosts.
         first: The first index on this host.
-        count: How many workers this host has.
+        told: What each is told of the others.
         gpu_shares: The GPUs of each; none leaves them alone.
     """
-    cpus = str(max(1, host.cpu_count() // count))
+    cpus = str(max(1, host.cpu_count() // len(told)))
     found = []
-    for place in range(count):
-        variables = {
-            cluster.LAUNCHED: "1",
-            "TF_CONFIG": cluster.tf_config(all_addresses, first + place),
-            **_threads(cpus),
-        }
+    for place, others in enumerate(told):
+        variables = {cluster.LAUNCHED: "1", **others, **_threads(cpus)}
         if gpu_shares:
             # -1: an empty list means "all" to some programs.
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_shares[place]) or "-1"
         found.append(Worker(first + place, variables))
     return found
+
+
+def tf_configs(all_addresses: Sequence[str], first: int, count: int) -> list[dict[str, str]]:
+    """Returns TF_CONFIG for each of this host's workers.
+
+    Args:
+        all_addresses: Those of all workers on all hosts.
+        first: The first index on this host.
+        count: How many workers this host has.
+    """
+    here = range(first, first + count)
+    return [{"TF_CONFIG": cluster.tf_config(all_addresses, index)} for index in here]
 
 
 def share_gpus(gpus: Sequence[str], workers: int, each: int | None) -> list[list[str]]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfaccel.errors import UserError
@@ -70,7 +70,7 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=_ends_with_parent(),
         )
         self._threads: list[threading.Thread] = []
 
@@ -214,10 +214,13 @@ def _signals_to(events: queue.SimpleQueue) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end_with_parent() -> None:
-    """In the worker, before it starts: Linux ends it should the launcher be killed."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _ends_with_parent() -> Callable[[], None] | None:
+    """What a worker does first: ask Linux to end it should the launcher be killed."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None  # Another system than Linux.
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _lines(pipe) -> Iterator[str]:
