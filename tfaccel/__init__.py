@@ -11,10 +11,12 @@ _NAMES = {"UserError": "tfaccel.errors", "fit": "tfaccel.loop"}
 _MODULES = (
     "callbacks",
     "checkpoint",
+    "cluster",
     "config",
     "data",
     "devices",
     "distribution",
+    "horovod",
     "loop",
     "models",
     "optimizers",
