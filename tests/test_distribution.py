@@ -167,9 +167,9 @@ def test_one_device_cannot_be_several():
             "multiworker: only mirrored can heed it. Leave all_reduce out.",
         ),
         (
-            {"strategy": "multiworker", "logical_cpus": 2},
-            "received distribution.logical_cpus=2 with distribution.strategy=multiworker: only "
-            "mirrored can heed it. Leave logical_cpus out.",
+            {"strategy": "horovod", "logical_cpus": 2},
+            "received distribution.logical_cpus=2 with distribution.strategy=horovod: only "
+            "mirrored and multiworker can heed it. Leave logical_cpus out.",
         ),
         (
             {"strategy": "horovod", "bytes_per_pack": 9},
@@ -303,53 +303,34 @@ def test_auto_warns_of_a_forgotten_srun(monkeypatch, log):
     assert log.messages == [f"{SRUN} This process trains alone."]
 
 
+@pytest.mark.usefixtures("no_scheduler")
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            {"communication": "ring"},
+            "distribution: no use for communication=ring (that is for multiworker)",
+        ),
+        (
+            {"logical_cpus": 2, "port": 3000},
+            "distribution: no use for port=3000 (that is for multiworker)",
+        ),
+        (
+            {"bytes_per_pack": 9, "all_reduce": "nccl"},
+            "distribution: no use for all_reduce=nccl, bytes_per_pack=9 (that is for mirrored "
+            "and multiworker)",
+        ),
+    ],
+)
+def test_what_auto_has_no_use_for_is_told(arguments, line, log):
+    distribution.build(**arguments)
+    assert [r.getMessage() for r in log.records if r.levelname == "WARNING"] == [line]
+
+
 def test_bad_tf_config_is_refused_whatever_the_strategy(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     with pytest.raises(UserError, match=r"received TF_CONFIG='\{', which is not JSON"):
         distribution.build(strategy="mirrored")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "share"),
-    [
-        ({"count": 4, "asked": 0}, [0, 1, 2, 3]),
-        ({"count": 4, "asked": 3}, [0, 1, 2]),
-        ({"count": 0, "asked": 0}, []),
-        ({"count": 4, "asked": 0, "place": 1, "neighbours": 2}, [2, 3]),
-        ({"count": 4, "asked": 1, "place": 1, "neighbours": 2}, [2]),
-        ({"count": 5, "asked": 0, "place": 1, "neighbours": 2}, [2, 3]),
-        ({"count": 1, "asked": 0, "place": 1, "neighbours": 2, "shared_out": True}, [0]),
-        ({"count": 0, "asked": 0, "place": 1, "neighbours": 2}, []),
-    ],
-)
-def test_gpus_are_shared_out_among_the_workers_of_a_host(arguments, share):
-    assert list(distribution.gpu_share(**arguments)) == share
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"count": 2, "asked": 4},
-            "received distribution.gpus=4, but there are 2 (2 visible): ask for fewer, or make "
-            "more visible (devices.visible, CUDA_VISIBLE_DEVICES).",
-        ),
-        (
-            {"count": 4, "asked": 4, "neighbours": 2},
-            "received distribution.gpus=4, but there are 2 for each of 2 workers (4 visible): "
-            "ask for fewer, or make more visible (devices.visible, CUDA_VISIBLE_DEVICES).",
-        ),
-        (
-            {"count": 1, "asked": 0, "neighbours": 2},
-            "this host has 1 GPU(s) for 2 workers: start one worker a GPU, or train on CPUs "
-            "with devices.visible=none.",
-        ),
-    ],
-)
-def test_fewer_gpus_than_needed(arguments, message):
-    with pytest.raises(UserError) as error:
-        distribution.gpu_share(**arguments)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(

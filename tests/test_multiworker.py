@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
 import tfaccel
 from tfaccel import cluster, distribution, multiworker
@@ -37,7 +36,8 @@ def sums(strategy, values):
 
         return strategy.run(replica)
 
-    return [float(result) for result in run()]
+    results = [strategy.experimental_local_results(result)[-1] for result in run()]
+    return [float(result) for result in results]
 """
 
 
@@ -106,6 +106,32 @@ def test_a_worker_that_never_comes_ends_the_others(fresh_python, tmp_path):
     )
 
 
+def test_workers_with_several_logical_cpus(fresh_python, tmp_path):
+    # What workers with several GPUs do, as far as CPUs can show it.
+    path = worker_script(
+        tmp_path,
+        """
+        strategy = distribution.build(strategy="multiworker", logical_cpus=2, timeout=600)
+        print("sums", [sums(strategy, [1, 10])[i] for i in range(2)])
+        inputs = strategy.distribute_datasets_from_function(
+            lambda context: tf.data.Dataset.range(context.input_pipeline_id * 10, 100).batch(2)
+        )
+        first = strategy.experimental_local_results(next(iter(inputs)))
+        print("inputs", [value.numpy().tolist() for value in first])
+        """,
+    )
+    done = fresh_python("-m", "tfaccel.launch", "--workers=2", "--", path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for index in range(2):
+        lines = [line for line in done.stdout.splitlines() if line.startswith(f"[{index}] ")]
+        assert [line.partition(" ")[2] for line in lines][2:] == [
+            "distribution: 2 workers x 2 CPU, communication auto, as asked",
+            # Of worker 0 twice 1, of worker 1 twice 2.
+            "sums [6.0, 60.0]",
+            f"inputs [[{10 * index}, {10 * index + 1}], [{10 * index + 2}, {10 * index + 3}]]",
+        ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_worker_that_is_killed_ends_the_others(tmp_path, lost):
@@ -151,6 +177,7 @@ def test_the_order_is_checked_before_anybody_is_waited_for(monkeypatch):
 def test_the_private_names_of_tensorflow_are_still_there():
     # TensorFlow 2.21; if this fails, see tfaccel.multiworker.
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    from tensorflow.python.distribute import collective_all_reduce_strategy
 
     context = multiworker._context()
     assert context._context_handle is not None
@@ -163,6 +190,14 @@ def test_the_private_names_of_tensorflow_are_still_there():
         "coordinated_jobs",
     } <= set(parameters)
     assert coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=2).num_tasks == 2
-    # It leaves alone what was configured before.
-    source = inspect.getsource(tf.distribute.MultiWorkerMirroredStrategy.__init__)
-    assert "CollectiveAllReduceExtended" in source
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    found = inspect.signature(extended._initialize_local_devices).parameters
+    assert list(found) == ["self", "cluster_resolver", "worker_device"]
+    with multiworker._on_cpus(2):
+        names, kind = extended._initialize_local_devices(None, None, "/job:worker/task:1")
+    assert names == (
+        "/job:worker/task:1/device:CPU:0",
+        "/job:worker/task:1/device:CPU:1",
+    )
+    assert kind == "CPU"
+    assert list(inspect.signature(extended._initialize_local_devices).parameters) == list(found)

@@ -7,7 +7,7 @@ import os
 from typing import Literal
 
 from tfaccel import cluster as cluster_lib
-from tfaccel import fields, horovod, multiworker, slurm
+from tfaccel import fields, gpu_share, horovod, multiworker, slurm
 from tfaccel.cluster import Cluster
 from tfaccel.errors import UserError
 from tfaccel.fields import Count, NonNegative, Positive
@@ -21,7 +21,7 @@ AllReduce = Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one_devic
 _COLLECTIVE_KEYS = itertools.count(100_000, 100_000)
 # Which strategies heed a field; "auto" may become any of them.
 _HEEDED_BY = {
-    "logical_cpus": ("mirrored",),
+    "logical_cpus": ("mirrored", "multiworker"),
     # Horovod's workers have one each.
     "gpus": ("mirrored", "multiworker"),
     "communication": ("multiworker",),
@@ -55,17 +55,17 @@ def check(
             f"{logical_cpus}: one device cannot be several. Use mirrored, or leave "
             "logical_cpus out."
         )
-    given = {
-        "logical_cpus": logical_cpus if logical_cpus > 1 else 0,
-        "gpus": gpus,
-        "communication": communication,
-        "all_reduce": all_reduce,
-        "bytes_per_pack": bytes_per_pack,
-        "collective_timeout": collective_timeout,
-        "port": port,
-    }
+    given = _given(
+        logical_cpus=logical_cpus,
+        gpus=gpus,
+        communication=communication,
+        all_reduce=all_reduce,
+        bytes_per_pack=bytes_per_pack,
+        collective_timeout=collective_timeout,
+        port=port,
+    )
     for name, value in given.items():
-        if value not in (0, "auto") and strategy not in ("auto", *_HEEDED_BY[name]):
+        if strategy not in ("auto", *_HEEDED_BY[name]):
             raise UserError(
                 f"received distribution.{name}={value} with distribution.strategy={strategy}: "
                 f"only {' and '.join(_HEEDED_BY[name])} can heed it. Leave {name} out."
@@ -105,7 +105,8 @@ def build(
             `tfaccel.cluster`), "horovod" (likewise, see `tfaccel.horovod`) or
             "auto": the workers if there are several, else all GPUs.
         logical_cpus: Split the CPU into this many logical devices, to try out
-            several replicas where there is no GPU; 0 leaves it whole.
+            several replicas where there is no GPU; 0 leaves it whole. Of each
+            worker, where there are several.
         gpus: How many GPUs this process takes; 0 takes all, or its share of them
             where several workers are on one host.
         communication: How workers reduce: "nccl" (GPUs), "ring" (gRPC) or "auto".
@@ -141,7 +142,16 @@ def build(
     workers = _workers(strategy, port)
     chosen = choose(strategy, workers)
     as_asked = "auto" if strategy == "auto" else "as asked"
+    given = _given(
+        gpus=gpus,
+        communication=communication,
+        all_reduce=all_reduce,
+        bytes_per_pack=bytes_per_pack,
+        collective_timeout=collective_timeout,
+        port=port,
+    )
     if chosen == "horovod":
+        _say_unused(given, "horovod")
         return _horovod(as_asked)
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=bytes_per_pack,
@@ -149,11 +159,12 @@ def build(
         implementation=communication.upper(),
     )
     if chosen == "multiworker":
+        _say_unused(given, "multiworker")
         logger.info("cluster: %s", workers)
-        return _multiworker(workers, gpus, options, timeout, as_asked)
-    if communication != "auto":
-        _say_unused("communication", communication)
-    return _on_this_host(strategy, logical_cpus, gpus, all_reduce, options, as_asked)
+        return _multiworker(workers, logical_cpus, gpus, options, timeout, as_asked)
+    built = _on_this_host(strategy, logical_cpus, gpus, all_reduce, options, as_asked)
+    _say_unused(given, "none" if built is tf.distribute.get_strategy() else "mirrored")
+    return built
 
 
 def check_workers(strategy: Strategy, workers: Cluster | None) -> None:
@@ -206,43 +217,6 @@ def communication_options(
     return getattr(strategy, "communication_options", None)
 
 
-def gpu_share(
-    count: int, asked: int, *, place: int = 0, neighbours: int = 1, shared_out: bool = False
-) -> range:
-    """Returns which of the visible GPUs a worker takes.
-
-    Args:
-        count: How many GPUs this process sees.
-        asked: How many it was told to take; 0 takes its share.
-        place: Its place among the workers of this host.
-        neighbours: How many workers this host has.
-        shared_out: Whether others see other GPUs, so that all seen are its own.
-
-    Raises:
-        UserError: If there are not enough.
-
-    Example:
-        >>> list(gpu_share(8, 0, place=1, neighbours=2))
-        [4, 5, 6, 7]
-    """
-    if shared_out:
-        place, neighbours = 0, 1
-    share = count // neighbours
-    if asked > share:
-        each = f" for each of {neighbours} workers" if neighbours > 1 else ""
-        raise UserError(
-            f"received distribution.gpus={asked}, but there are {share}{each} ({count} "
-            "visible): ask for fewer, or make more visible (devices.visible, "
-            "CUDA_VISIBLE_DEVICES)."
-        )
-    if count and not share:
-        raise UserError(
-            f"this host has {count} GPU(s) for {neighbours} workers: start one worker a GPU, "
-            "or train on CPUs with devices.visible=none."
-        )
-    return range(place * share, place * share + (asked or share))
-
-
 def _workers(strategy: Strategy, port: int) -> Cluster | None:
     # Horovod has its own ways to find the others.
     return None if strategy == "horovod" else cluster_lib.discover(port=port)
@@ -253,13 +227,11 @@ def _on_this_host(strategy, logical_cpus, gpus, all_reduce, options, as_asked):
         _split_cpu(logical_cpus)
     devices = tf.config.list_logical_devices("GPU")
     if logical_cpus or not devices:
-        gpu_share(0, gpus)
+        gpu_share.share(0, gpus)
         devices = tf.config.list_logical_devices("CPU")[: max(1, logical_cpus)]
     else:
-        devices = [devices[index] for index in gpu_share(len(devices), gpus)]
+        devices = [devices[index] for index in gpu_share.share(len(devices), gpus)]
     if strategy == "none" or (strategy == "auto" and len(devices) == 1):
-        if all_reduce != "auto":
-            _say_unused("all_reduce", all_reduce)
         logger.info("distribution: one device (%s)", _why(devices[:1], as_asked))
         return tf.distribute.get_strategy()
     operations = _cross_device_ops(all_reduce, devices)
@@ -306,9 +278,13 @@ def _mirrored(devices: list[str], operations, options) -> tf.distribute.Mirrored
     return strategy_class(devices, cross_device_ops=operations)
 
 
-def _multiworker(workers: Cluster, gpus: int, options, timeout: float, as_asked: str):
+def _multiworker(workers: Cluster, logical_cpus, gpus, options, timeout, as_asked):
     multiworker.check_order()
-    own = _take_gpus(
+    if logical_cpus:
+        # As on one host: CPUs were asked for, even where there are GPUs.
+        tf.config.set_visible_devices([], "GPU")
+        _split_cpu(logical_cpus)
+    own = gpu_share.take(
         gpus, workers.local_index, workers.local_count, shared_out=workers.gpus_shared_out
     )
     implementation = options.implementation.value.lower()
@@ -317,12 +293,13 @@ def _multiworker(workers: Cluster, gpus: int, options, timeout: float, as_asked:
             "received distribution.communication=nccl, but this worker has no GPU: NCCL "
             "reduces between GPUs only. Use auto or ring."
         )
-    strategy = multiworker.build(workers, options, timeout=timeout)
+    cpus = max(1, logical_cpus)
+    strategy = multiworker.build(workers, options, timeout=timeout, logical_cpus=cpus)
     strategy.communication_options = options
     logger.info(
         "distribution: %d workers x %s, communication %s, %s",
         len(workers.workers),
-        f"{own} GPU" if own else "1 CPU",
+        f"{own} GPU" if own else f"{cpus} CPU",
         implementation,
         as_asked,
     )
@@ -333,7 +310,7 @@ def _horovod(as_asked: str):
     horovod.start()
     launched = cluster_lib.LAUNCHED in os.environ
     if tf.config.get_visible_devices("GPU"):
-        _take_gpus(1, horovod.local_rank(), horovod.local_size(), shared_out=launched)
+        gpu_share.take(1, horovod.local_rank(), horovod.local_size(), shared_out=launched)
     logger.info(
         "distribution: Horovod, worker %d of %d, %s, %s",
         horovod.rank(),
@@ -342,19 +319,6 @@ def _horovod(as_asked: str):
         as_asked,
     )
     return tf.distribute.get_strategy()
-
-
-def _take_gpus(asked: int, place: int, neighbours: int, *, shared_out: bool) -> int:
-    """Makes this worker's GPUs the only visible ones; returns how many."""
-    visible = tf.config.get_visible_devices("GPU")
-    # One visible GPU that somebody chose was chosen for this worker alone.
-    shared_out = shared_out or (len(visible) == 1 and "CUDA_VISIBLE_DEVICES" in os.environ)
-    share = gpu_share(
-        len(visible), asked, place=place, neighbours=neighbours, shared_out=shared_out
-    )
-    if len(share) < len(visible):
-        tf.config.set_visible_devices([visible[index] for index in share], "GPU")
-    return len(share)
 
 
 def _split_cpu(count: int) -> None:
@@ -372,8 +336,24 @@ def _split_cpu(count: int) -> None:
             ) from error
 
 
-def _say_unused(name: str, value: str) -> None:
-    logger.warning("distribution.%s=%s has nothing to do here: no such replicas", name, value)
+def _given(**fields_given) -> dict[str, object]:
+    """Returns the fields that ask for something, which their defaults do not."""
+    return {
+        name: value
+        for name, value in fields_given.items()
+        if value not in (0, "auto") and not (name == "logical_cpus" and value == 1)
+    }
+
+
+def _say_unused(given: dict[str, object], chosen: str) -> None:
+    """Says which fields have nothing to do with what "auto" has chosen."""
+    unused = {n: v for n, v in given.items() if chosen not in _HEEDED_BY[n]}
+    if unused:
+        logger.warning(
+            "distribution: no use for %s (that is for %s)",
+            ", ".join(f"{name}={value}" for name, value in unused.items()),
+            " and ".join(sorted({kind for name in unused for kind in _HEEDED_BY[name]})),
+        )
 
 
 def _why(devices: list, as_asked: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import tfaccel
 from tfaccel import rendezvous
 from tfaccel.cluster import Cluster, split_address
@@ -19,6 +22,7 @@ def build(
     options: tf.distribute.experimental.CommunicationOptions,
     *,
     timeout: float,
+    logical_cpus: int = 1,
 ) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Returns the strategy once all workers are there.
 
@@ -26,21 +30,16 @@ def build(
         cluster: The workers, and which this process is.
         options: How they communicate.
         timeout: Seconds to wait for all workers.
+        logical_cpus: Replicas of each worker that has no GPU.
 
     Raises:
         UserError: If somebody does not come, the port is in use, or TensorFlow has
             started already.
     """
     gpus = len(tf.config.get_visible_devices("GPU"))
-    rendezvous.meet(
-        cluster,
-        timeout=timeout,
-        facts={
-            "tfaccel": tfaccel.__version__,
-            "TensorFlow": tf.__version__,
-            "the number of GPUs": str(gpus),
-        },
-    )
+    devices = f"{gpus} GPU" if gpus else f"{logical_cpus} CPU"
+    facts = {"tfaccel": tfaccel.__version__, "TensorFlow": tf.__version__}
+    rendezvous.meet(cluster, timeout=timeout, facts={**facts, "devices": devices})
     logger.info("cluster: all %d workers are there", len(cluster.workers))
     _watch_workers(cluster, timeout)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -51,7 +50,8 @@ def build(
         rpc_layer="grpc",
     )
     try:
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+        with _on_cpus(0 if gpus else logical_cpus):
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except tf.errors.OpError as error:
         if "Could not start gRPC server" not in str(error):
             raise
@@ -93,6 +93,32 @@ def _watch_workers(cluster: Cluster, timeout: float) -> None:
         heartbeat_timeout_in_ms=1000 * _HEARTBEAT_SECONDS,
         coordinated_jobs=[job],
     )
+
+
+@contextlib.contextmanager
+def _on_cpus(count: int) -> Iterator[None]:
+    """Lets workers have several logical CPUs, to try out what they do with several GPUs.
+
+    PRIVATE TENSORFLOW API (2.21): CollectiveAllReduceExtended._initialize_local_devices,
+    which knows one CPU only. tests/test_multiworker.py tells when TensorFlow changes.
+    """
+    from tensorflow.python.distribute import collective_all_reduce_strategy
+
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    if count < 2:
+        yield
+        return
+
+    def local_devices(self, resolver, worker_device):
+        names = tuple(f"{worker_device}/device:CPU:{index}" for index in range(count))
+        return names, "CPU"
+
+    original = extended._initialize_local_devices
+    extended._initialize_local_devices = local_devices
+    try:
+        yield
+    finally:
+        extended._initialize_local_devices = original
 
 
 def _context():
