@@ -138,7 +138,7 @@ def test_the_first_failure_ends_all_and_is_shown_last(script, launched):
     assert done.stderr.splitlines() == [
         "[1] no such file",
         "worker 1 has ended; ending worker 0, 2",
-        "worker 1 ended first (exit status 1); its last lines:",
+        "worker 1 failed first (exit status 1); its last lines:",
         "    no such file",
     ]
 
@@ -147,7 +147,7 @@ def test_a_worker_that_dies_of_a_signal(script, launched):
     body = "import signal\nif index == 0: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)"
     done = launched("--workers=2", "--", script(body))
     assert done.returncode == 128 + 9
-    assert done.stderr.splitlines()[-1] == "worker 0 ended first (ended by SIGKILL)"
+    assert done.stderr.splitlines()[-1] == "worker 0 failed first (ended by SIGKILL)"
 
 
 def test_a_worker_that_does_not_end_is_killed_with_what_it_started(script, launched, tmp_path):
@@ -183,6 +183,22 @@ def test_signals_are_passed_on(script, running, tmp_path, sent, status):
     wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 2)
     process.send_signal(sent)
     assert process.wait(timeout=60) == status
+
+
+def test_nohup_is_heeded(script, running, tmp_path):
+    body = """
+    open(f"ready{index}", "w").close()
+    while not os.path.exists("end"): time.sleep(0.05)
+    """
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = running("--workers=1", "--", script(body))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for((tmp_path / "ready0").exists)
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "end").touch()
+    assert process.wait(timeout=60) == 0
 
 
 def test_a_second_ctrl_c_kills(script, running, tmp_path):
@@ -242,6 +258,7 @@ def test_the_command(words, module, command):
             "received no --, expected it before what to run: python -m tfaccel.launch "
             "--workers=2 -- --config=quickstart.",
         ),
+        (["--workers=two", "--"], "received workers=two, expected a whole number."),
         (["--workers=0", "--"], "received workers=0: 0 is not a positive integer"),
         (
             ["--hosts=a,b", "--"],

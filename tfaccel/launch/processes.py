@@ -143,7 +143,7 @@ class _Supervisor:
             how = f"ended by {signal.Signals(-failed.status).name}"
         quiet = self._interrupted or not failed.last_lines
         print(
-            f"worker {failed.index} ended first ({how})"
+            f"worker {failed.index} failed first ({how})"
             + ("" if quiet else "; its last lines:"),
             file=sys.stderr,
         )
@@ -203,9 +203,12 @@ def _next(events: queue.SimpleQueue, deadline: float | None) -> Any:
 
 @contextlib.contextmanager
 def _signals_to(events: queue.SimpleQueue) -> Iterator[None]:
+    # nohup has it ignored, and the workers inherit that.
+    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     before = {
         number: signal.signal(number, lambda received, frame: events.put(int(received)))
         for number in _PASSED_ON
+        if number not in kept
     }
     try:
         yield
