@@ -327,6 +327,11 @@ def test_what_auto_has_no_use_for_is_told(arguments, line, log):
     assert [r.getMessage() for r in log.records if r.levelname == "WARNING"] == [line]
 
 
+@pytest.mark.parametrize("strategy", ["none", "mirrored"])
+def test_one_host_has_one_worker(strategy):
+    assert distribution.worker(distribution.build(strategy=strategy)) == (0, 1)
+
+
 def test_bad_tf_config_is_refused_whatever_the_strategy(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     with pytest.raises(UserError, match=r"received TF_CONFIG='\{', which is not JSON"):

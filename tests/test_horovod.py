@@ -65,8 +65,11 @@ strategy = distribution.build()
 rank = horovod.rank()
 variable = keras.Variable([float(rank), 5.0 + rank])
 plain = tf.Variable(rank + 7)
-horovod.broadcast([variable, plain])
-print("broadcast", variable.numpy().tolist(), int(plain))
+# Types that Horovod does not know.
+seed = keras.Variable([4_000_000_000 + rank], dtype="uint32", initializer=None)
+half = tf.Variable(tf.fill([1], tf.cast(rank + 0.5, tf.bfloat16)))
+horovod.broadcast([variable, plain, seed, half])
+print("broadcast", variable.numpy().tolist(), int(plain), int(seed.numpy()[0]), float(half[0]))
 
 
 @tf.function
@@ -78,7 +81,7 @@ def run(scale):
 first, none, last = run(tf.constant(3.0))
 print("sums", float(first), none, [float(v) for v in last])
 print("mean", horovod.average({"loss": rank + 0.5, "accuracy": 1.0}))
-print("active", horovod.active(), strategy.num_replicas_in_sync, horovod.size())
+print("active", horovod.active(), strategy.num_replicas_in_sync, *distribution.worker(strategy))
 """
 
 
@@ -96,8 +99,8 @@ def test_two_workers(fresh_python, tmp_path):
         lines = [line for line in done.stdout.splitlines() if line.startswith(prefix)]
         assert [line.removeprefix(prefix) for line in lines] == [
             f"distribution: Horovod, worker {rank} of 2, 1 CPU, auto",
-            "broadcast [0.0, 5.0] 7",
+            "broadcast [0.0, 5.0] 7 4000000000 0.5",
             "sums 9.0 None [6.0, 6.0]",
             "mean {'accuracy': 1.0, 'loss': 1.0}",
-            "active True 1 2",
+            f"active True 1 {rank} 2",
         ]

@@ -69,7 +69,7 @@ def test_workers_of_the_launcher_reduce(fresh_python, tmp_path):
         """
         strategy = distribution.build(communication="ring", bytes_per_pack=4, timeout=600)
         several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        print(several, strategy.num_replicas_in_sync)
+        print(several, strategy.num_replicas_in_sync, *distribution.worker(strategy))
         print("sums", sums(strategy, [1, 10, 100]))
         """,
     )
@@ -83,7 +83,7 @@ def test_workers_of_the_launcher_reduce(fresh_python, tmp_path):
         assert told[1:] == [
             "cluster: all 2 workers are there",
             "distribution: 2 workers x 1 CPU, communication ring, auto",
-            "True 2",
+            f"True 2 {index} 2",
             "sums [3.0, 30.0, 300.0]",
         ]
 

@@ -207,6 +207,22 @@ def choose(strategy: Strategy, workers: Cluster | None) -> Strategy:
     return strategy
 
 
+def worker(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """Returns this worker's place, from 0, and how many workers there are.
+
+    Worker 0 is the chief, which writes for all.
+
+    Args:
+        strategy: What `build` has returned, or any of TensorFlow's.
+    """
+    if horovod.active():
+        return horovod.rank(), horovod.size()
+    resolver = strategy.cluster_resolver
+    if resolver is None:
+        return 0, 1
+    return resolver.task_id, resolver.cluster_spec().num_tasks("worker")
+
+
 def communication_options(
     strategy: tf.distribute.Strategy,
 ) -> tf.distribute.experimental.CommunicationOptions | None:

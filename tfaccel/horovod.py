@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfaccel.errors import UserError, one_line
+from tfaccel.lazy import tf
+
+# Types that Horovod 0.28.1 does not know (horovod/tensorflow/mpi_ops.cc), and wider
+# ones that carry them without loss. Seeds are uint32.
+_CARRIERS = {"bfloat16": "float32", "uint32": "int64"}
 
 
 def launched_workers() -> int:
@@ -75,6 +80,8 @@ def local_size() -> int:
 def all_reduce_sum(tensors: Sequence[Any]) -> list[Any]:
     """Returns each tensor's sum over the workers, all in one exchange.
 
+    Not within a function that XLA compiles.
+
     Args:
         tensors: Dense tensors, the same number and shapes on all workers; None
             stays None.
@@ -82,8 +89,10 @@ def all_reduce_sum(tensors: Sequence[Any]) -> list[Any]:
     hvd = _hvd()
     given = [tensor for tensor in tensors if tensor is not None]
     # A group is fused into one exchange, however the tensors become ready.
-    sums = iter(hvd.grouped_allreduce(given, op=hvd.Sum) if given else [])
-    return [None if tensor is None else next(sums) for tensor in tensors]
+    carried = [_carried(tensor) for tensor in given]
+    sums = hvd.grouped_allreduce(carried, op=hvd.Sum) if given else []
+    back = (tf.cast(total, t.dtype) for total, t in zip(sums, given, strict=True))
+    return [None if tensor is None else next(back) for tensor in tensors]
 
 
 def broadcast(variables: Sequence[Any]) -> None:
@@ -92,9 +101,17 @@ def broadcast(variables: Sequence[Any]) -> None:
     Args:
         variables: TensorFlow's or Keras's, in the same order on all workers.
     """
-    raw = [getattr(variable, "value", variable) for variable in variables]
-    raw = [value() if callable(value) else value for value in raw]
-    _hvd().broadcast_variables(raw, root_rank=0)
+    hvd = _hvd()
+    # Keras's wrap TensorFlow's, whose own `value` is a method.
+    raw = [v.value if hasattr(v, "path") else v for v in variables]
+
+    def run():
+        for variable in raw:
+            value = hvd.broadcast(_carried(variable.read_value()), root_rank=0)
+            variable.assign(tf.cast(value, variable.dtype))
+
+    # As one graph, so that many small ones do not wait for each other.
+    tf.function(run, autograph=False)()
 
 
 def average(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -103,8 +120,6 @@ def average(metrics: Mapping[str, float]) -> dict[str, float]:
     Args:
         metrics: The same names on all workers.
     """
-    from tfaccel.lazy import tf
-
     names = sorted(metrics)
     if not names:
         return {}
@@ -112,6 +127,11 @@ def average(metrics: Mapping[str, float]) -> dict[str, float]:
     (sums,) = all_reduce_sum([values])
     means = (sums / size()).numpy()
     return {name: float(mean) for name, mean in zip(names, means, strict=True)}
+
+
+def _carried(tensor):
+    tensor = tf.convert_to_tensor(tensor)
+    return tf.cast(tensor, _CARRIERS.get(tensor.dtype.name, tensor.dtype))
 
 
 def _hvd():
