@@ -278,8 +278,6 @@ CASES = {
         "model.weights", "absent.keras", "expected the path of an existing"
     ),
     # What is not built yet is refused, never ignored.
-    "multiworker": setting("distribution.strategy", "multiworker", "not yet", "Use none"),
-    "horovod": setting("distribution.strategy", "horovod", "not yet", "Use none"),
     "data on the device": setting("data.placement", "device", "not yet", "Use host"),
     "pruning": setting("pruning.final_sparsity", "0.5", "not there yet", "Leave the field at"),
     "ImageNet weights": setting("model.weights", "imagenet", "not yet", "or leave it out."),
@@ -291,6 +289,13 @@ CASES = {
     "--allow_growth with a limit": flags(
         "--allow_growth --config.devices.memory_limit_mb=100",
         "memory_growth=True", "memory_limit_mb=100, expected one of them",
+    ),
+    "several workers that nothing names": setting(
+        "distribution.strategy", "multiworker", "nothing names the workers", "tfaccel.launch"
+    ),
+    "communication of one host": flags(
+        "--config.distribution.strategy=mirrored --config.distribution.communication=ring",
+        "received distribution.communication=ring with distribution.strategy=mirrored",
     ),
     "one device of several": flags(
         "--config.distribution.strategy=none --config.distribution.logical_cpus=2",

@@ -62,6 +62,16 @@ def test_cpu_count_heeds_the_affinity(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("share", "expected"), [("4", 4), ("99", 64), ("0", 1), ("", 64), ("many", 64)]
+)
+def test_cpu_count_heeds_a_workers_share(tmp_path, monkeypatch, share, expected):
+    # As tfaccel.launch sets it.
+    monkeypatch.setenv("TFACCEL_CPUS", share)
+    assert host.cpu_count(tmp_path) == expected
+
+
+@pytest.mark.usefixtures("machine")
 def test_cpu_count_without_affinity(tmp_path, monkeypatch):
     # macOS and Windows have none.
     monkeypatch.delattr(os, "sched_getaffinity")

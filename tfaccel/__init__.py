@@ -16,11 +16,13 @@ _NAMES = {
 _MODULES = (
     "callbacks",
     "checkpoint",
+    "cluster",
     "config",
     "data",
     "devices",
     "distribution",
     "ema",
+    "horovod",
     "loop",
     "models",
     "optimizers",

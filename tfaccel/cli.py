@@ -104,6 +104,8 @@ def flag_error(error: Exception) -> str:
         return f"received {name}={received}, {reason}"
     if "Non-boolean" in reason:
         return f"received {name}={received}, expected true or false."
+    if "invalid literal for int()" in reason:
+        return f"received {name}={received}, expected a whole number."
     return f"received {name}={received}: {reason}"
 
 

@@ -8,14 +8,17 @@ import socket
 import urllib.request
 from pathlib import Path
 
+# A worker's share, where several share a host (tfaccel.launch).
+CPUS = "TFACCEL_CPUS"
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def cpu_count(cgroup: Path = _CGROUP) -> int:
     """Returns how many CPUs this process may use at once.
 
-    The smallest of the CPUs present, those it may be scheduled on, and the
-    container's quota (cgroup v2 `cpu.max` or v1 `cpu.cfs_quota_us`), rounded up.
+    The smallest of the CPUs present, those it may be scheduled on, the share that
+    tfaccel.launch gave it, and the container's quota (cgroup v2 `cpu.max` or v1
+    `cpu.cfs_quota_us`), rounded up.
 
     Args:
         cgroup: Where the control groups are mounted.
@@ -23,6 +26,8 @@ def cpu_count(cgroup: Path = _CGROUP) -> int:
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         count = min(count, len(os.sched_getaffinity(0)))
+    if os.environ.get(CPUS, "").isdigit():
+        count = max(1, min(count, int(os.environ[CPUS])))
     quota = _cpu_quota(cgroup)
     return count if quota is None else max(1, min(count, math.ceil(quota)))
 
