@@ -83,6 +83,7 @@ def fit(
     saved = _Saved(model, replicas, checkpointer, ema)
     if newest:
         checkpointer.restore(newest, saved.variables)
+    replicas.start_alike(saved.variables)
     replica_state.separate_dropout(model, replicas)
     callback_list = _start(callbacks, model, plan)
     if newest:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from tfaccel import distribution, horovod
 from tfaccel.errors import UserError
 from tfaccel.lazy import tf
 
@@ -24,10 +25,8 @@ class Replicas:
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
         self.count = strategy.num_replicas_in_sync
-        resolver = strategy.cluster_resolver
-        spec = resolver.cluster_spec().as_dict() if resolver else {}
-        self.workers = sum(len(spec.get(kind, ())) for kind in ("chief", "worker")) or 1
-        self.worker = _worker_index(resolver) if self.workers > 1 else 0
+        self.worker, self.workers = distribution.worker(strategy)
+        self._options = distribution.communication_options(strategy)
         self._agreement = tf.function(self._smallest)
 
     @property
@@ -57,7 +56,7 @@ class Replicas:
     def sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns, on a replica, the sums over all replicas; one collective."""
         context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors, self._options)
 
     def gather(self, values) -> tf.Tensor:
         """Returns, outside replicas, their tensors one after the other, on each worker."""
@@ -104,6 +103,9 @@ class Replicas:
                 "every shuffle, and let all workers read the same files in the same order."
             )
 
+    def start_alike(self, variables: list) -> None:
+        """Gives Keras variables the chief's values; a strategy has done so itself."""
+
     def _smallest(self, numbers):
         def gathered():
             return tf.distribute.get_replica_context().all_gather(numbers, axis=0)
@@ -112,21 +114,60 @@ class Replicas:
         return tf.reduce_min(everybody, axis=0)
 
 
+class HorovodReplicas(Replicas):
+    """The workers of Horovod, with one device each."""
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        super().__init__(strategy)
+        self.count = self.workers
+
+    def index(self) -> tf.Tensor:
+        """Returns this worker's number."""
+        return tf.constant(self.worker)
+
+    def sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the sums over all workers; one exchange."""
+        return horovod.all_reduce_sum(tensors)
+
+    def gather(self, values) -> tf.Tensor:
+        """Returns the workers' tensors one after the other, on each worker."""
+        mine = tf.one_hot(self.worker, self.count)
+        mine = tf.reshape(tf.cast(mine, values.dtype), [-1] + [1] * values.shape.rank)
+        (everybody,) = self.sum([mine * values[None]])
+        return tf.reshape(everybody, tf.concat([[-1], tf.shape(values)[1:]], axis=0))
+
+    def iterator(self, dataset_of_shard: Callable) -> Any:
+        """Returns the iterator over what this worker gets."""
+        shard = tf.distribute.InputContext(self.count, self.worker, self.count)
+        return iter(dataset_of_shard(shard))
+
+    def logs(self, model) -> dict[str, float]:
+        """Returns a model's metrics over all workers: of the sums of their states."""
+        variables = list({id(v): v for v in model.metrics_variables}.values())
+        own = [tf.identity(v.value) for v in variables]
+        for variable, total in zip(variables, self.sum(own), strict=True):
+            variable.assign(total)
+        logs = super().logs(model)
+        for variable, value in zip(variables, own, strict=True):
+            variable.assign(value)
+        return logs
+
+    def start_alike(self, variables: list) -> None:
+        """Gives Keras variables the chief's values."""
+        horovod.broadcast(variables)
+
+    def _smallest(self, numbers):
+        return tf.reduce_min(self.gather(numbers), axis=0)
+
+
 def of(strategy: tf.distribute.Strategy | Replicas | None) -> Replicas:
     """Returns the replicas of a strategy, of the current one if None."""
     if isinstance(strategy, Replicas):
         return strategy
-    return Replicas(strategy or tf.distribute.get_strategy())
+    strategy = strategy or tf.distribute.get_strategy()
+    return HorovodReplicas(strategy) if horovod.active() else Replicas(strategy)
 
 
 def _mirrors(strategy) -> bool:
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     return isinstance(strategy, mirrored)
-
-
-def _worker_index(resolver) -> int:
-    """The chief, where there is one, comes before the workers."""
-    has_chief = "chief" in resolver.cluster_spec().as_dict()
-    if resolver.task_type == "chief":
-        return 0
-    return int(resolver.task_id or 0) + has_chief

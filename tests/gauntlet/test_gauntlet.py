@@ -1,0 +1,126 @@
+"""Whatever is switched on, the model is the one that plain Keras trains on one device.
+
+The whole of it: python -m tfaccel.selftest --full --table=docs/gauntlet.md
+"""
+
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tiny
+
+from tfaccel.selftest import cases, table, trial
+from tfaccel.selftest.cases import Case
+
+EVERYTHING = cases.everything()
+PAIRWISE = cases.pairwise(EVERYTHING)
+HERE = [case for case in PAIRWISE if case.workers == 1]
+
+
+@pytest.mark.parametrize("case", HERE, ids=str)
+def test_trains_as_plain_keras_on_one_device(case):
+    assert (
+        trial.difference(case, tiny.strategy(case.replicas)) <= trial.TOLERANCE[case.precision]
+    )
+
+
+def test_two_workers_train_as_plain_keras_on_one_device(fresh_python, tmp_path):
+    path = tmp_path / "rows.json"
+    done = fresh_python(
+        *("-m", "tfaccel.launch", "--workers=2", "--module=tfaccel.selftest"),
+        *("--", f"--as_worker={path}"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    rows = json.loads(path.read_text())
+    assert len(rows) == len(PAIRWISE) - len(HERE)
+    assert [row for row in rows if not row["passed"]] == []
+
+
+def test_every_pair_of_values_is_among_the_chosen():
+    def pairs(chosen):
+        return set().union(*(cases._pairs(case) for case in chosen))
+
+    assert pairs(PAIRWISE) == pairs(EVERYTHING)
+    assert len(EVERYTHING) == 4 * 3 * 2**4
+    assert len(PAIRWISE) < 20
+
+
+def test_a_difference_would_be_seen():
+    # The reference with clipping, against a training without it.
+    unclipped = trial.run(Case(), tiny.strategy(1))
+    assert unclipped.difference(trial.reference("float32", True)) > 0.01
+
+
+PARTS = [(2, 1), (4, 1), (2, 4), (1, 4)]
+
+
+@pytest.mark.parametrize(("replicas", "accumulation"), PARTS)
+@pytest.mark.parametrize("jit", [False, True])
+def test_with_batch_norm_replicas_times_micro_steps_is_what_counts(replicas, accumulation, jit):
+    parts = replicas * accumulation
+    expected = trial.run(
+        Case(accumulation=parts), tiny.strategy(1), keras.layers.BatchNormalization
+    )
+    got = trial.run(
+        Case(replicas=replicas, accumulation=accumulation, jit=jit),
+        tiny.strategy(replicas),
+        keras.layers.BatchNormalization,
+    )
+    # The moving statistics differ: parts one after the other move them further than
+    # parts side by side, whose averages are taken. The last two weights of the norm.
+    trainable = [i for i in range(len(got.weights)) if i not in (4, 5)]
+    for index in trainable:
+        np.testing.assert_allclose(
+            got.weights[index], expected.weights[index], rtol=0, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_synchronised_batch_norm_is_that_of_the_full_batch(replicas):
+    def norm():
+        return keras.layers.BatchNormalization(synchronized=True)
+
+    expected = trial.run(Case(), tiny.strategy(1), keras.layers.BatchNormalization)
+    got = trial.run(Case(replicas=replicas), tiny.strategy(replicas), norm)
+    # The variance is taken as mean of squares less square of mean: float32 rounding.
+    assert got.difference(expected) <= 2e-5
+
+
+@pytest.mark.parametrize(("replicas", "jit"), itertools.product([1, 2, 4], [False, True]))
+def test_with_dropout_a_training_repeats_bit_for_bit(replicas, jit):
+    def norm():
+        return keras.layers.Dropout(0.3)
+
+    case = Case(replicas=replicas, jit=jit)
+    first, second = (trial.run(case, tiny.strategy(replicas), norm) for _ in range(2))
+    for one, other in zip(first.weights, second.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_table_leaves_nothing_out():
+    row = {"workers": 1, "replicas": 2, "precision": "float32", "jit": True, "clip": False}
+    row |= {"accumulation": 4, "ema": True, "difference": 2e-7, "tolerance": 1e-5}
+    good = {**row, "passed": True, "error": None}
+    bad = {**row, "passed": False, "error": None, "difference": 0.5}
+    failed = {**row, "passed": False, "error": "no devices", "difference": None}
+    lines = table.text([good, bad, failed]).splitlines()
+    cells = "2 replica(s) float32 on 4 off on 2.0e-07 ok"
+    assert " ".join(lines[1].split()) == cells
+        "2",
+        "replica(s)",
+        "float32",
+        "on",
+        "4",
+        "off",
+        "on",
+        "2.0e-07",
+        "ok",
+    ]
+    assert lines[2].endswith("more than 1e-05")
+    assert lines[3].endswith("no devices")
+    assert lines[-1] == "1 of 3 combinations train the same model as one device."
+    report = {"hardware": {"gpus": []}, "versions": {"keras": "3"}, "results": [good, bad]}
+    assert table.markdown(report).count("| 2 replica(s) |") == 2
