@@ -108,7 +108,8 @@ class Replicas:
 
     def _smallest(self, numbers):
         def gathered():
-            return tf.distribute.get_replica_context().all_gather(numbers, axis=0)
+            own = tf.identity(numbers)  # Made here, so that it has this replica's device.
+            return tf.distribute.get_replica_context().all_gather(own, axis=0)
 
         everybody = self.strategy.experimental_local_results(self.run(gathered))[0]
         return tf.reduce_min(everybody, axis=0)
