@@ -12,7 +12,7 @@ from typing import Any
 
 from tfaccel import distribution, horovod
 from tfaccel.errors import UserError
-from tfaccel.lazy import tf
+from tfaccel.lazy import keras, tf
 
 
 class Replicas:
@@ -81,7 +81,11 @@ class Replicas:
 
     def logs(self, model) -> dict[str, float]:
         """Returns a model's metrics over all replicas."""
-        return {name: float(value) for name, value in model.get_metrics_result().items()}
+        # A metric may give its variable itself, which is read over all replicas.
+        return {
+            name: float(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(value)))
+            for name, value in model.get_metrics_result().items()
+        }
 
     def agree(self, *numbers: float) -> list[float]:
         """Returns the smallest of each number over all workers."""
