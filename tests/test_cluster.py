@@ -291,16 +291,9 @@ MPI = {
     "Open MPI": {
         "OMPI_COMM_WORLD_RANK": "3",
         "OMPI_COMM_WORLD_SIZE": "4",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     },
-    "PMI": {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
-    "PMIx": {
-        "PMIX_RANK": "3",
-        "PMIX_SIZE": "4",
-        "PMIX_LOCAL_RANK": "1",
-        "PMIX_LOCAL_SIZE": "2",
-    },
+    "PMI": {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"},
 }
 
 
@@ -316,9 +309,18 @@ def test_ranks_of_mpi_on_one_host_need_no_list():
     assert cluster.discover(environment, port=3000) == Cluster(workers, 3, "Open MPI")
 
 
-def test_ranks_of_mpi_that_do_not_know_their_neighbours():
-    environment = {"PMI_RANK": "1", "PMI_SIZE": "2", "TFACCEL_HOSTS": "a,b"}
-    assert cluster.discover(environment, port=9).workers == ("a:9", "b:9")
+@pytest.mark.parametrize(
+    "ranks",
+    [{"PMI_RANK": "1", "PMI_SIZE": "2"}, {"PMIX_RANK": "1", "TFACCEL_WORKERS": "2"}],
+    ids=["PMI", "PMIx"],
+)
+def test_ranks_of_mpi_that_do_not_know_their_neighbours(ranks):
+    found = cluster.discover({**ranks, "TFACCEL_HOSTS": "a,b"}, port=9)
+    assert (found.workers, found.index) == (("a:9", "b:9"), 1)
+
+
+def test_a_rank_alone_is_no_cluster():
+    assert cluster.discover({"PMIX_RANK": "0"}) is None
 
 
 @pytest.mark.parametrize("hosts", ["", "a", "a,b,c"])

@@ -59,6 +59,7 @@ from tfaccel import cli, distribution, horovod, log
 log.to_terminal()
 cli.start_tensorflow()
 import keras
+import numpy as np
 import tensorflow as tf
 
 strategy = distribution.build()
@@ -66,7 +67,7 @@ rank = horovod.rank()
 variable = keras.Variable([float(rank), 5.0 + rank])
 plain = tf.Variable(rank + 7)
 # Types that Horovod does not know.
-seed = keras.Variable([4_000_000_000 + rank], dtype="uint32", initializer=None)
+seed = keras.Variable(np.array([4_000_000_000 + rank], np.uint32), dtype="uint32")
 half = tf.Variable(tf.fill([1], tf.cast(rank + 0.5, tf.bfloat16)))
 horovod.broadcast([variable, plain, seed, half])
 print("broadcast", variable.numpy().tolist(), int(plain), int(seed.numpy()[0]), float(half[0]))

@@ -27,19 +27,19 @@ _TF_CONFIG_FORM = (
     '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 )
 _TASKS = ("chief", "worker")
-# Rank, number of ranks, rank within the host, ranks of the host.
+# The variables of the rank, the number of ranks, and the number on this host.
 _MPI = {
     "Open MPI": (
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    "PMI": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "PMIx": ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
+    "PMI": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    # PMIx alone tells the rank only.
+    "PMIx": ("PMIX_RANK", WORKERS, ""),
 }
 # What tells the jobs of one host apart, so that their ports differ.
-_MPI_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "HYDI_CONTROL_FD")
+_MPI_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +246,7 @@ def _from_train_job(environment, port) -> Cluster | None:
 
 def _from_indexed_job(environment, port) -> Cluster | None:
     """A pod of an indexed Job knows its own place; how many there are it is told."""
-    if WORKERS not in environment:
+    if WORKERS not in environment or "PMIX_RANK" in environment:
         return None
     count, index = _number(environment, WORKERS), _number(environment, "JOB_COMPLETION_INDEX")
     name, service = environment.get("HOSTNAME", ""), environment.get(SERVICE, "")
@@ -268,10 +268,10 @@ def _from_mpi(environment, port) -> Cluster | None:
     if not present:
         return None
     source = present[0]
-    rank, size, local_rank, local_size = _MPI[source]
+    rank, size, local_size = _MPI[source]
     count = _number(environment, size)
     # A rank that does not know its neighbours has its host for itself.
-    on_host = _number(environment, local_size, count if local_rank in environment else 1)
+    on_host = _number(environment, local_size, 1)
     hosts = [host.strip() for host in environment.get(HOSTS, "").split(",") if host.strip()]
     if not hosts and on_host == count:
         hosts = ["127.0.0.1"]

@@ -318,3 +318,8 @@ def test_horovod_that_is_missing(capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     assert cli.main(launch.run, ["launch", "--horovod", "--workers=2", "--"]) == 2
     assert "build it with scripts/install_horovod.sh" in capsys.readouterr().err
+
+
+def test_tensorflow_is_not_needed(fresh_python, tmp_path):
+    code = "import sys, tfaccel.launch.__main__; print('tensorflow' in sys.modules)"
+    assert fresh_python("-c", code, cwd=tmp_path).stdout == "False\n"
