@@ -15,24 +15,25 @@ from tfaccel.event_files import EventLog
 
 
 def events_of(folder):
-    """(tag, step, tensor) of every value in a folder's event files."""
+    """(tag, step, value) of all in a folder's event files: a number or a picture."""
     found = []
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for record in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
-                found.append((value.tag, event.step, tf.make_ndarray(value.tensor)))
+                content = value.simple_value
+                if value.HasField("image"):
+                    content = tf.io.decode_png(value.image.encoded_image_string).numpy()
+                found.append((value.tag, event.step, content))
     return found
 
 
 def curve(folder, tag):
-    return [(step, float(value)) for name, step, value in events_of(folder) if name == tag]
+    return [(step, value) for name, step, value in events_of(folder) if name == tag]
 
 
-def picture(folder, tag):
-    """The first picture of a tag, decoded."""
-    values = next(value for name, _, value in events_of(folder) if name == tag)
-    return tf.io.decode_png(values[2]).numpy()
+def pictures(folder, tag):
+    return [value for name, _, value in events_of(folder) if name == tag]
 
 
 @both
@@ -86,7 +87,7 @@ def test_a_restart_drops_nothing_and_doubles_nothing(stop_at, tmp_path):
     def all_of(folder):
         parts = ("train", "validation")
         values = [
-            (part, tag, step, value.tolist())
+            (part, tag, step, np.asarray(value).tolist())
             for part in parts
             for tag, step, value in events_of(folder / "events" / part)
             if not tag.startswith("_hparams_")  # holds the time of day
@@ -147,7 +148,7 @@ def test_pictures_of_inputs_and_of_the_worst_mistakes(fit, tmp_path):
     ]
     model = tiny.model()
     fit(model, added)
-    seen = picture(tmp_path / "train", "inputs")
+    (seen,) = pictures(tmp_path / "train", "inputs")
     assert seen.shape == (2 * 9 - 1, 3 * 9 - 1, 3)
     np.testing.assert_array_equal(seen[:8, :8], source.images[0])
     np.testing.assert_array_equal(seen[9:, 9:17], source.images[4])
@@ -157,8 +158,7 @@ def test_pictures_of_inputs_and_of_the_worst_mistakes(fit, tmp_path):
     outputs = np.array(model(examples[0], training=False))
     wrong = outputs.argmax(1) != source.labels
     worst = np.argmax(np.where(wrong, outputs.max(1), -np.inf))
-    last = [v for tag, _, v in events_of(tmp_path / "train") if tag == "worst_mistakes"][-1]
-    shown = tf.io.decode_png(last[2]).numpy()[:8, :8]
+    shown = pictures(tmp_path / "train", "worst_mistakes")[-1][:8, :8]
     # Stretched from the smallest to the greatest of those shown, which is 0 to 255 nearly.
     np.testing.assert_allclose(shown, source.images[worst], atol=3)
 
@@ -247,3 +247,19 @@ def test_keras_own_tensorboard_shows_the_measurements(tmp_path):
     ours(tiny.model(), added)
     tags = {tag for tag, _, _ in events_of(tmp_path / "train")}
     assert "epoch_learning_rate" in tags
+
+
+def test_tensorboard_itself_reads_what_is_written(tmp_path):
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+
+    log = EventLog(tmp_path)
+    log.start(0)
+    log.scalars("train", {"loss": 0.5, "nan": float("nan")}, 3)
+    log.image("train", "inputs", np.full((4, 6, 3), 7, np.uint8), 3)
+    log.hyperparameters("train", {"rate": 0.1})
+    read = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    assert set(read.PluginRunToTagToContent("scalars")["train"]) == {"loss", "nan"}
+    assert set(read.PluginRunToTagToContent("images")["train"]) == {"inputs"}
+    assert read.PluginRunToTagToContent("hparams")["train"]
+    (point,) = read.Tensors("train", "loss")
+    assert (point.step, tf.make_ndarray(point.tensor_proto)) == (3, 0.5)
