@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -17,6 +16,9 @@ from tfaccel.lazy import tf
 from tfaccel.log import logger
 
 
+_PARTS = ("train", "validation", "test")
+
+
 def available() -> bool:
     """Returns whether the package `tensorboard` is installed."""
     return importlib.util.find_spec("tensorboard") is not None
@@ -27,11 +29,12 @@ class EventLog:
 
     If the folder cannot be written, there is one warning, and nothing more is tried.
     An event file is a TFRecord file of `Event` messages. They are written here without
-    TensorFlow operations, which would take a millisecond a point, and reach the file at
-    once: what a killed run had not written, its restart would lack.
+    TensorFlow operations, one a point, which took most of a log's time, and reach the
+    file at once: what a killed run had not written, its restart would lack.
 
     Args:
-        directory: The folder; each part (such as "train") becomes a folder in it.
+        directory: The folder; the parts "train", "validation" and "test" are folders in
+            it, and runs to TensorBoard.
     """
 
     def __init__(self, directory: str | Path):
@@ -43,8 +46,8 @@ class EventLog:
         """Drops what a restart will write again.
 
         Args:
-            first_step: Steps done before. 0 starts anew; otherwise what was written
-                after that step goes.
+            first_step: Steps done before. 0 takes away the event files of an earlier
+                run; otherwise what was written after that step goes.
 
         Returns:
             The steps that each part holds scalars of.
@@ -52,11 +55,13 @@ class EventLog:
         found = {}
 
         def go_on():
-            if not first_step:
-                shutil.rmtree(self.directory, ignore_errors=True)
             self.directory.mkdir(parents=True, exist_ok=True)
-            for path in sorted(self.directory.glob("*/events.out.tfevents.*")):
-                found.setdefault(path.parent.name, set()).update(_cut(path, first_step))
+            for part in _PARTS:
+                for path in (self.directory / part).glob("events.out.tfevents.*"):
+                    if first_step:
+                        found.setdefault(part, set()).update(_cut(path, first_step))
+                    else:
+                        path.unlink()
 
         self._writers = {}
         self._try(go_on)

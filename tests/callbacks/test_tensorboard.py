@@ -116,11 +116,14 @@ def test_half_an_event_at_the_end_of_a_file_is_dropped(tmp_path):
 
 
 def test_a_run_from_the_start_takes_the_place_of_an_old_one(tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "events.out.tfevents.1.old").write_bytes(b"")
+    for part in ("train", "another"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "events.out.tfevents.1.old").write_bytes(b"")
     ours(tiny.model(), [callbacks.Summaries(tmp_path)])
     assert [step for step, _ in curve(tmp_path / "train", "loss")] == [4, 8]
     assert len(list((tmp_path / "train").iterdir())) == 1
+    # What is not ours stays.
+    assert len(list((tmp_path / "another").iterdir())) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, log):
