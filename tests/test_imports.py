@@ -73,7 +73,13 @@ def test_help_names_all_flags(fresh_python, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     flags = done.stdout.partition("flags:\n")[2]
     names = [line.split(":")[0].strip() for line in flags.splitlines()]
-    assert names == ["--allow_growth", "--config", "--print_config", "--workdir"]
+    assert names == [
+        "--allow_growth",
+        "--config",
+        "--print_config",
+        "--profile_steps",
+        "--workdir",
+    ]
 
 
 def test_another_keras_backend_is_refused_in_one_line(fresh_python, tmp_path):

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tfaccel import callback_state, inference_step, replica_state, step
+from tfaccel import callback_state, inference_step, input_wait, replica_state, step
 from tfaccel import ema as ema_lib
 from tfaccel import replicas as replicas_lib
 from tfaccel.checkpoint import Checkpointer
@@ -76,20 +76,25 @@ def fit(
     replicas.check_alike(state["step"], "the newest checkpoint")
     training = step.TrainingStep(model, replicas, options, ema.update if ema else None)
     iterator = replicas.iterator(lambda shard: data.dataset(state["step"], shard))
+    # Callbacks get the model before the step is traced: GradientNorms joins it.
+    callback_list = _callback_list(callbacks, model, plan)
     logger.info("building the training step")
+    start = time.perf_counter()
     step.build_metrics(model, replicas, data.dataset().element_spec)
     training.trace(iterator)  # makes every variable, so that all can be restored
+    tracing = time.perf_counter() - start
     _check_callbacks(model, callbacks, validation is not None)
     saved = _Saved(model, replicas, checkpointer, ema)
     if newest:
         checkpointer.restore(newest, saved.variables)
     replicas.start_alike(saved.variables)
     replica_state.separate_dropout(model, replicas)
-    callback_list = _start(callbacks, model, plan)
+    callback_list.on_train_begin()
     if newest:
         # Only now: on_train_begin, above, resets callbacks.
         callback_state.restore(callback_list.callbacks, newest, state["callbacks"])
         model.stop_training = state["stopped"]
+    _tell_spent(callback_list, "compile", tracing)
     evaluation = validation and _Evaluation(model, replicas, validation, options.jit)
     return _Run(training, iterator, plan, callback_list, saved, evaluation).train(state["step"])
 
@@ -141,7 +146,7 @@ class _Evaluation:
             callbacks.on_test_batch_begin(done)
             with pace.timed(count):
                 self.step(iterator, count)
-                logs = replicas.logs(model)
+                logs = {n: float(v) for n, v in replicas.metrics(model).items()}
             done += count
             callbacks.on_test_batch_end(done - 1, logs)
         callbacks.on_test_end(logs)
@@ -231,8 +236,10 @@ class _Run:
         """Runs some steps in one compiled call; `batch` counts from the epoch's start."""
         self.callbacks.on_train_batch_begin(batch)
         with self.pace.timed(count):
-            self.training(self.iterator, count)
-            logs = self.replicas.logs(self.model)
+            metrics, times = self.training(self.iterator, count)
+            logs = {name: float(value) for name, value in metrics.items()}
+        waited = input_wait.seconds(times.numpy(), time.time())
+        _tell_spent(self.callbacks, "input_wait", waited, instead_of="step")
         self.step += count
         if self.saves_within_epochs:
             self.average_statistics()
@@ -259,8 +266,11 @@ class _Run:
         replica_state.average_statistics(self.model, self.replicas)
 
     def save(self):
+        start = time.perf_counter()
         self.saved.save(self.step, self.callbacks.callbacks)
         self.saved_step = self.step
+        spent = time.perf_counter() - start
+        _tell_spent(self.callbacks, "checkpoint", spent, instead_of="other")
 
 
 class _Pace:
@@ -279,9 +289,9 @@ class _Pace:
         self.steps = int(self.replicas.agree(steps)[0])
 
 
-def _start(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
+def _callback_list(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
     model.stop_training = False
-    callback_list = keras.callbacks.CallbackList(
+    return keras.callbacks.CallbackList(
         list(callbacks),
         add_history=True,
         model=model,
@@ -289,8 +299,13 @@ def _start(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
         steps=math.ceil(plan.steps_per_epoch),
         verbose=0,
     )
-    callback_list.on_train_begin()
-    return callback_list
+
+
+def _tell_spent(callback_list, part: str, seconds: float, instead_of: str = "") -> None:
+    """Tells callbacks that ask (TimeSplit) of time that Keras's methods do not show."""
+    for callback in callback_list.callbacks:
+        if hasattr(callback, "on_spent"):
+            callback.on_spent(part, seconds, instead_of)
 
 
 def _log_batch(size, replicas, accumulation):

@@ -79,13 +79,11 @@ class Replicas:
             return iter(dataset_of_shard(None))
         return iter(self.strategy.distribute_datasets_from_function(dataset_of_shard))
 
-    def logs(self, model) -> dict[str, float]:
-        """Returns a model's metrics over all replicas."""
+    def metrics(self, model: keras.Model) -> dict[str, tf.Tensor]:
+        """Returns a model's metrics over all replicas, as tensors; also in a graph."""
         # A metric may give its variable itself, which is read over all replicas.
-        return {
-            name: float(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(value)))
-            for name, value in model.get_metrics_result().items()
-        }
+        found = model.get_metrics_result()
+        return {name: keras.ops.convert_to_tensor(value) for name, value in found.items()}
 
     def agree(self, *numbers: float) -> list[float]:
         """Returns the smallest of each number over all workers."""
@@ -146,16 +144,16 @@ class HorovodReplicas(Replicas):
         shard = tf.distribute.InputContext(self.count, self.worker, self.count)
         return iter(dataset_of_shard(shard))
 
-    def logs(self, model) -> dict[str, float]:
+    def metrics(self, model: keras.Model) -> dict[str, tf.Tensor]:
         """Returns a model's metrics over all workers: of the sums of their states."""
         variables = list({id(v): v for v in model.metrics_variables}.values())
         own = [tf.identity(v.value) for v in variables]
         for variable, total in zip(variables, self.sum(own), strict=True):
             variable.assign(total)
-        logs = super().logs(model)
+        found = super().metrics(model)
         for variable, value in zip(variables, own, strict=True):
             variable.assign(value)
-        return logs
+        return found
 
     def start_alike(self, variables: list) -> None:
         """Gives Keras variables the chief's values."""

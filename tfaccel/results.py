@@ -21,10 +21,13 @@ from tfaccel.errors import UserError, one_line
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.csv"
+TIMING = "timing.csv"
+EVENTS = "tensorboard"
+PREDICTIONS = "predictions.npz"
 MODEL = "model.keras"
 REPORT = "report.json"
 # Where a run may differ from what it was started with and still be the same run.
-_FREE_ON_RESUME = ("devices.", "checkpoint.", "log_every")
+_FREE_ON_RESUME = ("devices.", "checkpoint.", "guard.", "log_every", "tensorboard.")
 
 
 def check_workdir(workdir: Path, config: dict[str, Any]) -> None:

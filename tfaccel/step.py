@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from tfaccel import batches, fields
+from tfaccel import batches, fields, input_wait
 from tfaccel import replicas as replicas_lib
 from tfaccel.errors import UserError
 from tfaccel.fields import Flag, PositiveInt
@@ -98,23 +98,32 @@ class TrainingStep:
         with self.replicas.scope():
             self._steps.get_concrete_function(iterator, tf.constant(1))
 
-    def __call__(self, iterator, steps: int) -> None:
+    def __call__(self, iterator, steps: int) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Runs some updates; metrics of the model are up to date afterwards.
 
         Args:
             iterator: Distributed iterator of (x, y) or (x, y, sample_weight), or
                 of what `tfaccel.data.foreign` makes.
             steps: How many updates, 1 or more; any number reuses one graph.
+
+        Returns:
+            (the model's metrics; float64 [steps, 2]: when each batch was asked for and
+            when it came, see `tfaccel.input_wait`).
         """
         with self.replicas.scope():
-            self._steps(iterator, tf.constant(steps))
+            return self._steps(iterator, tf.constant(steps))
 
     def _run_steps(self, iterator, steps):
+        times = tf.TensorArray(tf.float64, steps, element_shape=[2])
         with _already_reduced(self.model.optimizer):
-            for _ in tf.range(steps):
-                self.replicas.run(self._replica_step, next(iterator))
+            for index in tf.range(steps):
+                batch, asked_and_came = input_wait.timed_next(iterator)
+                times = times.write(index, asked_and_came)
+                self.replicas.run(self._replica_step, batch)
                 if self.after_update is not None:
                     self.after_update()
+        # Here, because asking for them op by op takes longer than a small step.
+        return self.replicas.metrics(self.model), times.stack()
 
     def _replica_step(self, element):
         self._apply(self._reduced(self._summed_gradients(element)))

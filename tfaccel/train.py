@@ -26,6 +26,7 @@ from tfaccel import (
     loop,
     optimizers,
     precision,
+    predictions,
     randomness,
     results,
     schedules,
@@ -33,7 +34,7 @@ from tfaccel import (
 )
 from tfaccel import config as config_lib
 from tfaccel import plan as plan_lib
-from tfaccel.callbacks import early_stopping
+from tfaccel.callbacks import default, early_stopping, tensorboard
 from tfaccel.config import arguments
 from tfaccel.data import augment, normalize, pipeline, sources
 from tfaccel.errors import UserError
@@ -94,6 +95,13 @@ def run(argv: Sequence[str]) -> int:
         "Print every field with where its value comes from, and stop.",
         flag_values=flag_values,
     )
+    flags.DEFINE_string(
+        "profile_steps",
+        None,
+        "Write a trace of these steps for TensorBoard's profiler, such as 10:20: from step "
+        "10, counted from 0, up to but not including step 20.",
+        flag_values=flag_values,
+    )
     argv = config_flag.define(flag_values, argv)
     if not config_flag.parse(flag_values, argv, USAGE):
         return 0
@@ -101,21 +109,26 @@ def run(argv: Sequence[str]) -> int:
     if flag_values.allow_growth:
         config.devices.memory_growth = True
     config_lib.check(config)
+    profile = flag_values.profile_steps
+    profile = None if profile is None else tensorboard.profile_steps(profile)
     if flag_values.print_config:
         print(config_flag.describe(config, flag_values))
         return 0
     if flag_values.workdir == "":
         raise UserError("received --workdir=, expected a folder: name one, or leave it out.")
-    train(config, Path(flag_values.workdir or _new_workdir(flag_values["config"])))
+    train(config, Path(flag_values.workdir or _new_workdir(flag_values["config"])), profile)
     return 0
 
 
-def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
+def train(
+    config: config_dict.ConfigDict, workdir: Path, profile: tuple[int, int] | None = None
+) -> dict[str, Any]:
     """Trains, evaluates and writes the results; returns the report.
 
     Args:
         config: A config that `tfaccel.config.check` accepts.
         workdir: The run's folder.
+        profile: Steps to write a trace of: the first, and the one to stop before.
 
     Raises:
         UserError: If something the config asks for cannot be done; nothing is
@@ -138,14 +151,16 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
     results.check_disk(workdir, results.run_bytes(setup.model, checkpointer.keep))
     logger.info("workdir: %s", workdir)
     with results.disk_errors(workdir):
-        steps, speed = _fit(setup, checkpointer, config, workdir)
+        watched = _fit(setup, checkpointer, config, workdir, profile)
         with ema.evaluating(setup.average):
             final = evaluate(setup)
+            found = predictions.collect(setup.model, setup.test)
             save_model(setup.model, workdir / results.MODEL)
+        predictions.write(workdir / results.PREDICTIONS, found)
+        watched.log_confusion(found["confusion"])
         report = {
             "final": final,
-            "throughput": {"images_per_second": speed},
-            "steps": steps,
+            **watched.summary(),
             "seconds": round(time.time() - start, 1),
             "examples": setup.examples,
             "hardware": devices.describe(),
@@ -256,20 +271,16 @@ def save_model(model: keras.Model, path: Path) -> None:
     partial.replace(path)
 
 
-def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float | None]:
-    """Trains; returns (steps done, images a second)."""
-    from tfaccel import callbacks as ours
-
+def _fit(setup: Setup, checkpointer, config, workdir: Path, profile) -> default.Watched:
+    """Trains; returns what watched it."""
     newest = checkpointer.newest()
     first_step = checkpointer.read_state(newest)["step"] if newest else 0
-    throughput = ours.Throughput(config.global_batch_size)
-    progress = ours.RunProgress(setup.plan.total_steps, first_step)
+    watched = default.build(setup, config, workdir, first_step, profile)
     note = keras.callbacks.LambdaCallback(
         on_train_begin=lambda logs: results.write_json(
             workdir / results.CONFIG, config_lib.flat(config)
         )
     )
-    metrics = ours.MetricsCSV(workdir / results.METRICS, setup.plan.log_steps, first_step)
     stopping = early_stopping.build(**arguments(early_stopping.build, config.early_stopping))
     try:
         loop.fit(
@@ -278,7 +289,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
             setup.plan,
             strategy=setup.strategy,
             validation=setup.validation,
-            callbacks=[note, throughput, metrics, progress, *stopping],
+            callbacks=[note, *watched.callbacks, *stopping],
             checkpointer=checkpointer,
             options=setup.options,
             ema=setup.average,
@@ -287,12 +298,12 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
         newest = checkpointer.newest()
         saved = f"{newest.name} is saved" if newest else "nothing is saved yet"
         raise KeyboardInterrupt(
-            f"step {progress.step}/{setup.plan.total_steps}, {saved}; the same command with "
+            f"step {watched.step}/{setup.plan.total_steps}, {saved}; the same command with "
             f"--workdir={workdir} goes on from there"
         ) from None
     finally:
-        progress.close()
-    return progress.step, throughput.images_per_second
+        watched.close()
+    return watched
 
 
 def _summary(report: dict[str, Any]) -> str:
