@@ -21,6 +21,7 @@ _MODULES = (
     "plan",
     "precision",
     "randomness",
+    "report",
     "schedules",
 )
 __all__ = [*_NAMES, *_MODULES]

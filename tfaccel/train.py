@@ -22,6 +22,7 @@ from tfaccel import (
     config_flag,
     devices,
     distribution,
+    log,
     loop,
     optimizers,
     precision,
@@ -32,6 +33,7 @@ from tfaccel import (
 )
 from tfaccel import config as config_lib
 from tfaccel import plan as plan_lib
+from tfaccel import report as pages
 from tfaccel.callbacks import early_stopping
 from tfaccel.config import arguments
 from tfaccel.data import augment, normalize, pipeline, sources
@@ -93,6 +95,7 @@ def run(argv: Sequence[str]) -> int:
         "Print every field with where its value comes from, and stop.",
         flag_values=flag_values,
     )
+    given = argv[1:]
     argv = config_flag.define(flag_values, argv)
     if not config_flag.parse(flag_values, argv, USAGE):
         return 0
@@ -105,16 +108,20 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if flag_values.workdir == "":
         raise UserError("received --workdir=, expected a folder: name one, or leave it out.")
-    train(config, Path(flag_values.workdir or _new_workdir(flag_values["config"])))
+    workdir = Path(flag_values.workdir or _new_workdir(flag_values["config"]))
+    train(config, workdir, ["python", "-m", "tfaccel.train", *given])
     return 0
 
 
-def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
+def train(
+    config: config_dict.ConfigDict, workdir: Path, command: Sequence[str] = ()
+) -> dict[str, Any]:
     """Trains, evaluates and writes the results; returns the report.
 
     Args:
         config: A config that `tfaccel.config.check` accepts.
         workdir: The run's folder.
+        command: The command line that says all this, for the report.
 
     Raises:
         UserError: If something the config asks for cannot be done; nothing is
@@ -128,7 +135,17 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
         logger.info("%s is finished already: %s", workdir, _summary(report))
         return report
     cli.start_tensorflow()
-    setup = build(config)
+    with log.recorded() as decided:
+        setup = build(config)
+    begun = {
+        "command": list(command),
+        "decided": decided,
+        "examples": setup.examples,
+        "total_steps": setup.plan.total_steps,
+        "steps_per_epoch": float(setup.plan.steps_per_epoch),
+        "hardware": devices.describe(),
+        "versions": results.versions(),
+    }
     checkpointer = checkpoint.Checkpointer(
         workdir / results.CHECKPOINTS,
         setup.plan,
@@ -137,7 +154,7 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
     results.check_disk(workdir, results.run_bytes(setup.model, checkpointer.keep))
     logger.info("workdir: %s", workdir)
     with results.disk_errors(workdir):
-        steps, speed = _fit(setup, checkpointer, config, workdir)
+        steps, speed = _fit(setup, checkpointer, config, workdir, begun)
         final = loop.evaluate(setup.model, setup.test, strategy=setup.strategy, jit=setup.jit)
         save_model(setup.model, workdir / results.MODEL)
         report = {
@@ -146,11 +163,12 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
             "steps": steps,
             "seconds": round(time.time() - start, 1),
             "examples": setup.examples,
-            "hardware": devices.describe(),
-            "versions": results.versions(),
+            "hardware": begun["hardware"],
+            "versions": begun["versions"],
             "config": flat,
         }
         results.write_json(workdir / results.REPORT, report)
+        pages.build([workdir])
     logger.info(
         "done: %s, %.0f s in all; results in %s",
         _summary(report),
@@ -246,7 +264,7 @@ def save_model(model: keras.Model, path: Path) -> None:
     partial.replace(path)
 
 
-def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float | None]:
+def _fit(setup: Setup, checkpointer, config, workdir: Path, begun) -> tuple[int, float | None]:
     """Trains; returns (steps done, images a second)."""
     from tfaccel import callbacks as ours
 
@@ -255,8 +273,8 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
     throughput = ours.Throughput(config.global_batch_size)
     progress = ours.RunProgress(setup.plan.total_steps, first_step)
     note = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: results.write_json(
-            workdir / results.CONFIG, config_lib.flat(config)
+        on_train_begin=lambda logs: results.note_start(
+            workdir, config_lib.flat(config), {**begun, "first_step": first_step}
         )
     )
     metrics = ours.MetricsCSV(workdir / results.METRICS, setup.plan.log_steps, first_step)
