@@ -45,7 +45,9 @@ def test_a_run_leaves_its_results(tmp_path, capsys):
         "config.json",
         "metrics.csv",
         "model.keras",
+        "report.html",
         "report.json",
+        "starts.json",
     ]
     report = report_of(workdir)
     assert set(report["final"]) == {"accuracy", "loss"}

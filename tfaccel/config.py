@@ -48,6 +48,8 @@ SECTIONS = {
     "pruning": ("tfaccel.pruning:build",),
     "checkpoint": ("tfaccel.checkpoint:Checkpointer",),
     "early_stopping": ("tfaccel.callbacks.early_stopping:build",),
+    "guard": ("tfaccel.callbacks.guard:build",),
+    "tensorboard": ("tfaccel.callbacks.tensorboard:build",),
 }
 
 

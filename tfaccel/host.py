@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import resource
 import shutil
 import socket
 import urllib.request
@@ -35,6 +36,15 @@ def memory_bytes(cgroup: Path = _CGROUP) -> int:
         if text.isdigit():
             return min(total, int(text))
     return total
+
+
+def process_memory_bytes() -> int:
+    """Returns the resident memory of this process; where unknown (macOS), its peak."""
+    pages = _read(Path("/proc/self/statm")).split()
+    if pages:
+        return int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024
 
 
 def free_disk_bytes(path: Path) -> int:

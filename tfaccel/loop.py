@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tfaccel import callback_state, step
+from tfaccel import callback_state, input_wait, step
 from tfaccel.checkpoint import Checkpointer
 from tfaccel.data.pipeline import EvaluationData, TrainingData
 from tfaccel.errors import UserError
@@ -76,17 +76,22 @@ def fit(
     state = checkpointer.read_state(newest) if newest else {"step": 0}
     training = step.TrainingStep(model, strategy, jit=jit, accumulation=accumulation)
     iterator = _iterator(strategy, lambda shard: data.dataset(state["step"], shard))
+    # Callbacks get the model before the step is traced: GradientNorms joins it.
+    callback_list = _callback_list(callbacks, model, plan)
     logger.info("building the training step")
+    start = time.perf_counter()
     training.trace(iterator)  # makes every variable, so that all can be restored
+    tracing = time.perf_counter() - start
     _check_callbacks(model, callbacks, validation is not None)
     if newest:
         checkpointer.restore(newest, _all_variables(model))
     step.separate_dropout(model, strategy)
-    callback_list = _start(callbacks, model, plan)
+    callback_list.on_train_begin()
     if newest:
         # Only now: on_train_begin, above, resets callbacks.
         callback_state.restore(callback_list.callbacks, newest, state["callbacks"])
         model.stop_training = state["stopped"]
+    _tell_spent(callback_list, "compile", tracing)
     run = _Run(training, iterator, plan, callback_list, checkpointer, state["step"])
     if validation is not None:
         evaluation = step.EvaluationStep(model, strategy, jit=jit)
@@ -170,8 +175,10 @@ class _Run:
         """Runs some steps in one compiled call; `batch` counts from the epoch's start."""
         self.callbacks.on_train_batch_begin(batch)
         with self.pace.timed(count):
-            self.training(self.iterator, count)
+            times = self.training(self.iterator, count)
             logs = _logs(self.model)
+        waited = input_wait.seconds(times.numpy(), time.time())
+        _tell_spent(self.callbacks, "input_wait", waited, instead_of="step")
         self.step += count
         if self.saves_within_epochs:
             self.average_statistics()
@@ -189,6 +196,7 @@ class _Run:
         return bool(self.checkpointer) and self.checkpointer.due(self.step, epochs_ended)
 
     def save(self):
+        start = time.perf_counter()
         self.average_statistics()
         saved, arrays = callback_state.collect(self.callbacks.callbacks)
         state = {
@@ -198,6 +206,8 @@ class _Run:
         }
         self.checkpointer.save(_all_variables(self.model), state, arrays)
         self.saved_step = self.step
+        spent = time.perf_counter() - start
+        _tell_spent(self.callbacks, "checkpoint", spent, instead_of="other")
 
 
 class _Pace:
@@ -214,9 +224,9 @@ class _Pace:
         self.steps = max(1, int(_CALL_SECONDS / max(seconds_per_step, 1e-6)))
 
 
-def _start(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
+def _callback_list(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
     model.stop_training = False
-    callback_list = keras.callbacks.CallbackList(
+    return keras.callbacks.CallbackList(
         list(callbacks),
         add_history=True,
         model=model,
@@ -224,8 +234,13 @@ def _start(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
         steps=math.ceil(plan.steps_per_epoch),
         verbose=0,
     )
-    callback_list.on_train_begin()
-    return callback_list
+
+
+def _tell_spent(callback_list, part: str, seconds: float, instead_of: str = "") -> None:
+    """Tells callbacks that ask (TimeSplit) of time that Keras's methods do not show."""
+    for callback in callback_list.callbacks:
+        if hasattr(callback, "on_spent"):
+            callback.on_spent(part, seconds, instead_of)
 
 
 def _evaluate(evaluation, data, callbacks) -> dict[str, float]:

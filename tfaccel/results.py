@@ -20,16 +20,17 @@ from tfaccel import host
 from tfaccel.errors import UserError, one_line
 
 CONFIG = "config.json"
+STARTS = "starts.json"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.csv"
-MODEL = "model.keras"
-PAGE = "report.html"
-PREDICTIONS = "predictions.npz"
-REPORT = "report.json"
-STARTS = "starts.json"
 TIMING = "timing.csv"
+EVENTS = "tensorboard"
+PREDICTIONS = "predictions.npz"
+MODEL = "model.keras"
+REPORT = "report.json"
+PAGE = "report.html"
 # Where a run may differ from what it was started with and still be the same run.
-_FREE_ON_RESUME = ("devices.", "checkpoint.", "log_every")
+_FREE_ON_RESUME = ("devices.", "checkpoint.", "guard.", "log_every", "tensorboard.")
 
 
 def check_workdir(workdir: Path, config: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfaccel import fields
+from tfaccel import fields, input_wait
 from tfaccel.errors import UserError
 from tfaccel.fields import Flag, PositiveInt
 from tfaccel.lazy import keras, tf
@@ -61,20 +61,28 @@ class TrainingStep:
         with self.strategy.scope():
             self._steps.get_concrete_function(iterator, tf.constant(1))
 
-    def __call__(self, iterator, steps: int) -> None:
+    def __call__(self, iterator, steps: int) -> tf.Tensor:
         """Runs some updates; metrics of the model are up to date afterwards.
 
         Args:
             iterator: Distributed iterator of (x, y) or (x, y, sample_weight).
             steps: How many updates, 1 or more; any number reuses one graph.
+
+        Returns:
+            float64 [steps, 2]: when each batch was asked for and when it came; see
+            `tfaccel.input_wait`.
         """
         with self.strategy.scope():
-            self._steps(iterator, tf.constant(steps))
+            return self._steps(iterator, tf.constant(steps))
 
     def _run_steps(self, iterator, steps):
+        times = tf.TensorArray(tf.float64, steps, element_shape=[2])
         with _already_reduced(self.model.optimizer):
-            for _ in tf.range(steps):
-                self.strategy.run(self._replica_step, args=(next(iterator),))
+            for index in tf.range(steps):
+                batch, asked_and_came = input_wait.timed_next(iterator)
+                times = times.write(index, asked_and_came)
+                self.strategy.run(self._replica_step, args=(batch,))
+        return times.stack()
 
     def _replica_step(self, batch):
         gradients = self._summed_gradients(batch)

@@ -26,6 +26,7 @@ from tfaccel import (
     loop,
     optimizers,
     precision,
+    predictions,
     randomness,
     results,
     schedules,
@@ -34,7 +35,7 @@ from tfaccel import (
 from tfaccel import config as config_lib
 from tfaccel import plan as plan_lib
 from tfaccel import report as pages
-from tfaccel.callbacks import early_stopping
+from tfaccel.callbacks import default, early_stopping, tensorboard
 from tfaccel.config import arguments
 from tfaccel.data import augment, normalize, pipeline, sources
 from tfaccel.errors import UserError
@@ -72,6 +73,12 @@ class Setup:
         counts = {"train": len(self.training.source), "validation": validation}
         return {**counts, "test": len(self.test.source)}
 
+    @property
+    def length(self) -> dict[str, float]:
+        """How long the run is to be."""
+        per_epoch = float(self.plan.steps_per_epoch)
+        return {"total_steps": self.plan.total_steps, "steps_per_epoch": per_epoch}
+
 
 def run(argv: Sequence[str]) -> int:
     """The command line; returns the exit status."""
@@ -95,7 +102,14 @@ def run(argv: Sequence[str]) -> int:
         "Print every field with where its value comes from, and stop.",
         flag_values=flag_values,
     )
-    given = argv[1:]
+    flags.DEFINE_string(
+        "profile_steps",
+        None,
+        "Write a trace of these steps for TensorBoard's profiler, such as 10:20: from step "
+        "10, counted from 0, up to but not including step 20.",
+        flag_values=flag_values,
+    )
+    command = ["python", "-m", "tfaccel.train", *argv[1:]]
     argv = config_flag.define(flag_values, argv)
     if not config_flag.parse(flag_values, argv, USAGE):
         return 0
@@ -103,24 +117,30 @@ def run(argv: Sequence[str]) -> int:
     if flag_values.allow_growth:
         config.devices.memory_growth = True
     config_lib.check(config)
+    profile = flag_values.profile_steps
+    profile = None if profile is None else tensorboard.profile_steps(profile)
     if flag_values.print_config:
         print(config_flag.describe(config, flag_values))
         return 0
     if flag_values.workdir == "":
         raise UserError("received --workdir=, expected a folder: name one, or leave it out.")
     workdir = Path(flag_values.workdir or _new_workdir(flag_values["config"]))
-    train(config, workdir, ["python", "-m", "tfaccel.train", *given])
+    train(config, workdir, profile, command)
     return 0
 
 
 def train(
-    config: config_dict.ConfigDict, workdir: Path, command: Sequence[str] = ()
+    config: config_dict.ConfigDict,
+    workdir: Path,
+    profile: tuple[int, int] | None = None,
+    command: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Trains, evaluates and writes the results; returns the report.
 
     Args:
         config: A config that `tfaccel.config.check` accepts.
         workdir: The run's folder.
+        profile: Steps to write a trace of: the first, and the one to stop before.
         command: The command line that says all this, for the report.
 
     Raises:
@@ -137,15 +157,12 @@ def train(
     cli.start_tensorflow()
     with log.recorded() as decided:
         setup = build(config)
-    begun = {
-        "command": list(command),
-        "decided": decided,
+    facts = {
         "examples": setup.examples,
-        "total_steps": setup.plan.total_steps,
-        "steps_per_epoch": float(setup.plan.steps_per_epoch),
         "hardware": devices.describe(),
         "versions": results.versions(),
     }
+    begun = {"command": list(command), "decided": decided, **setup.length, **facts}
     checkpointer = checkpoint.Checkpointer(
         workdir / results.CHECKPOINTS,
         setup.plan,
@@ -154,17 +171,17 @@ def train(
     results.check_disk(workdir, results.run_bytes(setup.model, checkpointer.keep))
     logger.info("workdir: %s", workdir)
     with results.disk_errors(workdir):
-        steps, speed = _fit(setup, checkpointer, config, workdir, begun)
+        watched = _fit(setup, checkpointer, config, workdir, profile, begun)
         final = loop.evaluate(setup.model, setup.test, strategy=setup.strategy, jit=setup.jit)
+        found = predictions.collect(setup.model, setup.test)
+        predictions.write(workdir / results.PREDICTIONS, found)
+        watched.log_confusion(found["confusion"])
         save_model(setup.model, workdir / results.MODEL)
         report = {
             "final": final,
-            "throughput": {"images_per_second": speed},
-            "steps": steps,
+            **watched.summary(),
             "seconds": round(time.time() - start, 1),
-            "examples": setup.examples,
-            "hardware": begun["hardware"],
-            "versions": begun["versions"],
+            **facts,
             "config": flat,
         }
         results.write_json(workdir / results.REPORT, report)
@@ -264,20 +281,16 @@ def save_model(model: keras.Model, path: Path) -> None:
     partial.replace(path)
 
 
-def _fit(setup: Setup, checkpointer, config, workdir: Path, begun) -> tuple[int, float | None]:
-    """Trains; returns (steps done, images a second)."""
-    from tfaccel import callbacks as ours
-
+def _fit(setup: Setup, checkpointer, config, workdir: Path, profile, begun) -> default.Watched:
+    """Trains; returns what watched it."""
     newest = checkpointer.newest()
     first_step = checkpointer.read_state(newest)["step"] if newest else 0
-    throughput = ours.Throughput(config.global_batch_size)
-    progress = ours.RunProgress(setup.plan.total_steps, first_step)
+    watched = default.build(setup, config, workdir, first_step, profile)
     note = keras.callbacks.LambdaCallback(
         on_train_begin=lambda logs: results.note_start(
             workdir, config_lib.flat(config), {**begun, "first_step": first_step}
         )
     )
-    metrics = ours.MetricsCSV(workdir / results.METRICS, setup.plan.log_steps, first_step)
     stopping = early_stopping.build(**arguments(early_stopping.build, config.early_stopping))
     try:
         loop.fit(
@@ -286,7 +299,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path, begun) -> tuple[int,
             setup.plan,
             strategy=setup.strategy,
             validation=setup.validation,
-            callbacks=[note, throughput, metrics, progress, *stopping],
+            callbacks=[note, *watched.callbacks, *stopping],
             checkpointer=checkpointer,
             jit=setup.jit,
             accumulation=setup.accumulation,
@@ -295,12 +308,12 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path, begun) -> tuple[int,
         newest = checkpointer.newest()
         saved = f"{newest.name} is saved" if newest else "nothing is saved yet"
         raise KeyboardInterrupt(
-            f"step {progress.step}/{setup.plan.total_steps}, {saved}; the same command with "
+            f"step {watched.step}/{setup.plan.total_steps}, {saved}; the same command with "
             f"--workdir={workdir} goes on from there"
         ) from None
     finally:
-        progress.close()
-    return progress.step, throughput.images_per_second
+        watched.close()
+    return watched
 
 
 def _summary(report: dict[str, Any]) -> str:

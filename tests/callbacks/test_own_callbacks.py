@@ -2,38 +2,18 @@
 
 import csv
 import io
+import sys
 import time
+import types
 
 import numpy as np
 import pytest
 import tiny
+from both import LENGTH, both, ours, stock
 
-from tfaccel import callbacks, loop, plan
+from tfaccel import callbacks, loop
+from tfaccel.callbacks import pace
 from tfaccel.callbacks.run_progress import _duration
-
-LENGTH = plan.build(32, duration="2ep", global_batch_size=8)
-
-
-def ours(model, added, validation=True):
-    evaluation = tiny.evaluation(count=16, seed=1) if validation else None
-    training = tiny.training(count=32)
-    return loop.fit(model, training, LENGTH, validation=evaluation, callbacks=added)
-
-
-def stock(model, added, validation=True):
-    training, evaluation = tiny.training(count=32), tiny.evaluation(count=16, seed=1)
-    x, y, _ = next(iter(evaluation.dataset().unbatch().batch(16)))
-    return model.fit(
-        training.dataset(),
-        epochs=2,
-        steps_per_epoch=4,
-        validation_data=(x, y) if validation else None,
-        callbacks=added,
-        verbose=0,
-    )
-
-
-both = pytest.mark.parametrize("fit", [ours, stock])
 
 
 def rows_of(path):
@@ -108,7 +88,7 @@ def test_throughput_leaves_the_first_call_and_the_time_between_out(fit, monkeypa
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
     throughput = callbacks.Throughput(global_batch_size=8)
     if fit is stock:
-        fit(tiny.model(), [throughput])
+        stock(tiny.model(), [throughput])
         assert throughput.images == 7 * 8  # eight steps, the first one compiles
         assert throughput.images_per_second == throughput.images / throughput.seconds
     else:
@@ -133,12 +113,13 @@ class Terminal(io.StringIO):
 @both
 def test_progress_without_a_terminal_is_plain_lines(fit):
     stream = io.StringIO()
-    fit(tiny.model(), [callbacks.RunProgress(8, line_seconds=1e9, stream=stream)])
+    progress = callbacks.RunProgress(8, line_seconds=1e9, stream=stream)
+    fit(tiny.model(), [callbacks.Throughput(8), progress])
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("step 4/8  epoch 1  ")
     assert "val_accuracy" in lines[0]
-    assert lines[0].endswith(" left")
+    assert "images_per_second" not in lines[0]
     assert lines[1].endswith("  done")
     assert "\r" not in stream.getvalue()
 
@@ -165,3 +146,43 @@ def test_progress_on_a_terminal_is_a_bar_over_the_whole_run(fit):
 )
 def test_time_left_in_words(seconds, text):
     assert _duration(seconds) == text
+
+
+def test_the_time_left_does_not_count_the_first_call_which_compiles(monkeypatch):
+    clock = iter([100.0, 104.0])  # the first call ended at 100, the second two steps later
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    left = pace.Pace(step=4)
+    assert left.seconds_left(20) is None
+    left.advance(1)
+    assert left.seconds_left(20) is None
+    left.advance(2)
+    assert left.seconds_left(20) == 2.0 * 13
+
+
+def test_progress_in_a_notebook_is_one_display_that_changes(monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, drawn):
+            shown.append(drawn.data)
+
+    class Html:
+        def __init__(self, data):
+            self.data = data
+
+    def display(drawn, display_id):
+        assert display_id is True
+        shown.append(drawn.data)
+        return Handle()
+
+    class ZMQInteractiveShell:
+        pass
+
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = ZMQInteractiveShell
+    ipython.display = types.SimpleNamespace(display=display, HTML=Html)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    ours(tiny.model(), [callbacks.RunProgress(8)])
+    assert shown[0] == '<progress value="0" max="8"></progress> 0/8 '
+    assert shown[-1].startswith('<progress value="8" max="8"></progress> 8/8 epoch 2  ')
+    assert shown[-1].endswith("done")

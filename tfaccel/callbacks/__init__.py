@@ -3,9 +3,19 @@
 from tfaccel import lazy as _lazy
 
 _NAMES = {
+    "DeviceMemory": "tfaccel.callbacks.device_memory",
+    "GradientNorms": "tfaccel.callbacks.gradient_norms",
+    "ImageGrid": "tfaccel.callbacks.image_grid",
+    "LearningRateLogger": "tfaccel.callbacks.learning_rate_logger",
     "MetricsCSV": "tfaccel.callbacks.metrics_csv",
+    "NonFiniteGuard": "tfaccel.callbacks.nonfinite_guard",
+    "Profiler": "tfaccel.callbacks.profiler",
     "RunProgress": "tfaccel.callbacks.run_progress",
+    "Summaries": "tfaccel.callbacks.summaries",
     "Throughput": "tfaccel.callbacks.throughput",
+    "TimeSplit": "tfaccel.callbacks.time_split",
+    "TimingCSV": "tfaccel.callbacks.timing_csv",
 }
+_MODULES = ("default", "early_stopping", "guard", "tensorboard")
 __all__ = [*_NAMES]
-__getattr__ = _lazy.attributes(__name__, modules=("early_stopping",), names=_NAMES)
+__getattr__ = _lazy.attributes(__name__, modules=_MODULES, names=_NAMES)

@@ -1,10 +1,13 @@
-"""Progress of the whole run: a bar on a terminal, plain lines elsewhere."""
+"""Progress of the whole run: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
 import sys
 import time
 
 import keras
 from tqdm import tqdm
+
+from tfaccel.callbacks import notebook_bar
+from tfaccel.callbacks.pace import Pace
 
 
 class RunProgress(keras.callbacks.Callback):
@@ -14,7 +17,7 @@ class RunProgress(keras.callbacks.Callback):
         total_steps: Steps of the whole run.
         first_step: Steps done before this call of `fit`.
         line_seconds: Where there is no terminal: seconds between lines.
-        stream: Where to write; standard output by default.
+        stream: Where to write; by default a notebook's cell, or standard output.
 
     Example:
         model.fit(x, y, verbose=0, callbacks=[tfaccel.callbacks.RunProgress(1000)])
@@ -27,16 +30,25 @@ class RunProgress(keras.callbacks.Callback):
     ):
         super().__init__()
         self.total_steps = total_steps
-        self.step = first_step
         self.line_seconds = line_seconds
+        self._pace = Pace(first_step)
+        self._notebook = stream is None and notebook_bar.in_notebook()
         self._stream = stream or sys.stdout
         self._bar = None
+        self._metrics = set()
+
+    @property
+    def step(self) -> int:
+        """Steps done, over all restarts."""
+        return self._pace.step
 
     def on_train_begin(self, logs=None):
         """Starts the bar and the clock."""
-        self._clock = _Clock(self.step)
+        self._pace = Pace(self.step)
         self._line_time = time.perf_counter()
-        if self._stream.isatty():
+        if self._notebook:
+            self._bar = notebook_bar.NotebookBar(self.total_steps, self.step)
+        elif self._stream.isatty():
             self._bar = tqdm(
                 total=self.total_steps,
                 initial=self.step,
@@ -57,7 +69,8 @@ class RunProgress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         """Moves the bar, or writes a line if it is time for one."""
         steps = batch + 1 - self._batch_start
-        self.step += steps
+        self._pace.advance(steps)
+        self._metrics = set(logs or {})
         if self._bar is not None:
             self._bar.set_description_str(self._text(logs), refresh=False)
             self._bar.update(steps)
@@ -84,26 +97,19 @@ class RunProgress(keras.callbacks.Callback):
         self._stream.flush()
 
     def _text(self, logs):
-        metrics = "  ".join(f"{name} {value:.4g}" for name, value in (logs or {}).items())
-        left = self._clock.seconds_left(self.step, self.total_steps)
-        end = "done" if self.step >= self.total_steps else f"{_duration(left)} left"
-        return f"epoch {self._epoch}  {metrics}  {end}"
+        # Other callbacks may have added to the logs of an epoch.
+        metrics = "  ".join(
+            f"{name} {value:.4g}"
+            for name, value in (logs or {}).items()
+            if name in self._metrics or name.startswith("val_")
+        )
+        return f"epoch {self._epoch}  {metrics}  {self._end()}".rstrip()
 
-
-class _Clock:
-    """The time left, by the mean pace since the first steps, which compile."""
-
-    def __init__(self, first_step):
-        self.start_step, self.start = first_step, time.perf_counter()
-        self.warm = False
-
-    def seconds_left(self, step, total):
-        now = time.perf_counter()
-        done = step - self.start_step
-        pace = (now - self.start) / max(1, done)
-        if not self.warm and done > 0:
-            self.warm, self.start_step, self.start = True, step, now
-        return pace * (total - step)
+    def _end(self):
+        if self.step >= self.total_steps:
+            return "done"
+        seconds = self._pace.seconds_left(self.total_steps)
+        return "" if seconds is None else f"{_duration(seconds)} left"
 
 
 def _duration(seconds: float) -> str:
