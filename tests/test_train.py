@@ -45,9 +45,12 @@ def test_a_run_leaves_its_results(tmp_path, capsys):
         "config.json",
         "metrics.csv",
         "model.keras",
+        "predictions.npz",
         "report.html",
         "report.json",
         "starts.json",
+        "tensorboard",
+        "timing.csv",
     ]
     report = report_of(workdir)
     assert set(report["final"]) == {"accuracy", "loss"}
@@ -60,6 +63,13 @@ def test_a_run_leaves_its_results(tmp_path, capsys):
     rows = list(csv.DictReader((workdir / "metrics.csv").open()))
     assert [row["step"] for row in rows] == ["2", "4", "5", "6", "8", "9"]
     assert [row["val_loss"] != "" for row in rows] == [False, False, True, False, False, True]
+    (start,) = json.loads((workdir / "starts.json").read_text())["starts"]
+    given = [*SMALL, f"--workdir={workdir}"]
+    assert start["command"] == ["python", "-m", "tfaccel.train", *given]
+    assert (start["first_step"], start["total_steps"]) == (0, 9)
+    page = (workdir / "report.html").read_text()
+    assert "not recorded" not in page  # every "auto" of this run is answered
+    assert f"{100 * report['final']['accuracy']:.2f} %" in page
     last = capsys.readouterr().out.splitlines()[-1]
     accuracy = 100 * report["final"]["accuracy"]
     assert last.startswith(f"done: {accuracy:.2f} % accuracy and loss ")

@@ -24,15 +24,15 @@ def to_terminal() -> None:
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[str]]:
-    """Collects tfaccel's log lines, such as what "auto" came to, wherever they go."""
-    lines, level = [], logger.level
+def recorded(lines: list[str]) -> Iterator[None]:
+    """Adds tfaccel's log lines, such as what "auto" came to, to a list as well."""
+    level = logger.level
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
     logger.addHandler(handler)
-    logger.setLevel(min(level, logging.INFO) or logging.INFO)
+    logger.setLevel(min(level or logging.INFO, logging.INFO))
     try:
-        yield lines
+        yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

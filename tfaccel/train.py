@@ -155,7 +155,8 @@ def train(
         logger.info("%s is finished already: %s", workdir, _summary(report))
         return report
     cli.start_tensorflow()
-    with log.recorded() as decided:
+    decided = []
+    with log.recorded(decided):
         setup = build(config)
     facts = {
         "examples": setup.examples,
@@ -285,7 +286,8 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path, profile, begun) -> d
     """Trains; returns what watched it."""
     newest = checkpointer.newest()
     first_step = checkpointer.read_state(newest)["step"] if newest else 0
-    watched = default.build(setup, config, workdir, first_step, profile)
+    with log.recorded(begun["decided"]):
+        watched = default.build(setup, config, workdir, first_step, profile)
     note = keras.callbacks.LambdaCallback(
         on_train_begin=lambda logs: results.note_start(
             workdir, config_lib.flat(config), {**begun, "first_step": first_step}
