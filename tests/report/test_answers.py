@@ -78,9 +78,7 @@ def test_only_fields_that_differ_are_compared(tmp_path):
     changed = {"seed": 1, "new": "x"}
     found = [
         runs.read(run_folders.write(tmp_path / "one", epochs=1)),
-        runs.read(
-            run_folders.write(tmp_path / "two", epochs=1, config={"seed": 1, "new": "x"})
-        ),
+        runs.read(run_folders.write(tmp_path / "two", epochs=1, config=changed)),
     ]
     assert answers.differing(found) == [
         {"name": "new", "values": ["null", "x"]},
