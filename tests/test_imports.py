@@ -50,6 +50,7 @@ def test_a_public_name_waits_with_tensorflow(fresh_python, tmp_path, name):
         (["tfaccel.train", "--help"], "Trains an image classifier as a config says"),
         (["tfaccel.train", "-h"], "Trains an image classifier as a config says"),
         (["tfaccel.evaluate", "--help"], "Evaluates a finished run's model.keras"),
+        (["tfaccel.report.__main__", "--help"], "Builds a page that shows what a run did"),
         (["tfaccel.train", "--print_config"], "accumulation "),
         *(
             (["tfaccel.train", "--print_config", f"--config={path.stem}"], "accumulation ")
@@ -73,7 +74,13 @@ def test_help_names_all_flags(fresh_python, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     flags = done.stdout.partition("flags:\n")[2]
     names = [line.split(":")[0].strip() for line in flags.splitlines()]
-    assert names == ["--allow_growth", "--config", "--print_config", "--workdir"]
+    assert names == [
+        "--allow_growth",
+        "--config",
+        "--print_config",
+        "--profile_steps",
+        "--workdir",
+    ]
 
 
 def test_another_keras_backend_is_refused_in_one_line(fresh_python, tmp_path):

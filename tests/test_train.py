@@ -55,6 +55,13 @@ def test_a_run_leaves_its_results(tmp_path, capsys):
     report = report_of(workdir)
     assert set(report["final"]) == {"accuracy", "loss"}
     assert report["throughput"]["images_per_second"] > 0
+    assert report["throughput"]["flops_per_image"] == 582_528
+    assert report["throughput"]["mfu"] is None
+    assert report["memory"]["host_bytes"] > 100 * 2**20
+    found = np.load(workdir / "predictions.npz")
+    right = np.trace(found["confusion"])
+    assert right / 20 == pytest.approx(report["final"]["accuracy"], abs=1e-6)
+    assert found["mistake_images"].shape == (20 - right, 8, 8, 3)
     # 100 images less 20 to test and 8 to validate are 72: 4.5 steps an epoch.
     assert report["examples"] == {"train": 72, "validation": 8, "test": 20}
     assert report["steps"] == 9
@@ -63,6 +70,12 @@ def test_a_run_leaves_its_results(tmp_path, capsys):
     rows = list(csv.DictReader((workdir / "metrics.csv").open()))
     assert [row["step"] for row in rows] == ["2", "4", "5", "6", "8", "9"]
     assert [row["val_loss"] != "" for row in rows] == [False, False, True, False, False, True]
+    timing = list(csv.DictReader((workdir / "timing.csv").open()))
+    assert [row["step"] for row in timing] == ["2", "4", "5", "6", "8", "9"]
+    for part, seconds in report["time"].items():
+        # Rounded to milliseconds.
+        rows_sum = sum(float(row[f"{part}_seconds"]) for row in timing)
+        assert rows_sum == pytest.approx(seconds, abs=1e-2)
     (start,) = json.loads((workdir / "starts.json").read_text())["starts"]
     given = [*SMALL, f"--workdir={workdir}"]
     assert start["command"] == ["python", "-m", "tfaccel.train", *given]
@@ -293,6 +306,46 @@ def test_evaluating_an_unfinished_run_is_refused(tmp_path, capsys):
     (workdir / "model.keras").unlink()
     assert cli.main(evaluate.run, ["evaluate", f"--workdir={workdir}"]) == 2
     assert "the run is not finished" in capsys.readouterr().err
+
+
+def test_a_trace_and_gradients_from_the_command_line(tmp_path, capsys):
+    flags = ("--profile_steps=2:4", "--config.tensorboard.gradient_norms=4st")
+    assert run(f"--workdir={tmp_path / 'run'}", *flags) == 0
+    events = tmp_path / "run" / "tensorboard"
+    assert list(events.glob("plugins/profile/*/*.xplane.pb"))
+    assert {path.name for path in events.iterdir()} == {
+        "plugins",
+        "test",
+        "train",
+        "validation",
+    }
+    train_events = next((events / "train").iterdir()).read_bytes()
+    assert b"gradient_norm/" in train_events
+    assert "profile: steps 2:4 in " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("steps", ["", "20:10", "ten"])
+def test_a_malformed_range_of_steps_is_refused_at_once(steps, tmp_path, capsys):
+    assert run(f"--workdir={tmp_path / 'run'}", f"--profile_steps={steps}") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: received --profile_steps={steps}, expected the first")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loss_that_is_no_number_is_one_line(tmp_path, capsys):
+    flags = ("--config.optimizer.learning_rate=1e30", "--config.tensorboard.enabled=false")
+    assert run(f"--workdir={tmp_path / 'run'}", *flags) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: the loss became ")
+    assert not (tmp_path / "run" / "report.json").exists()
+
+
+def test_a_run_without_numbers_is_finished_if_asked_to(tmp_path):
+    flags = ("--config.optimizer.learning_rate=1e30", "--config.guard.nonfinite_loss=warn")
+    assert run(f"--workdir={tmp_path / 'run'}", *flags) == 0
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    assert not np.isfinite(float(rows[-1]["loss"]))
+    assert np.load(tmp_path / "run" / "predictions.npz")["labels"].shape == (20,)
 
 
 MEMORY = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
+import os
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +16,11 @@ from tfaccel.lazy import tf
 from tfaccel.log import logger
 
 
+_PARTS = ("train", "validation", "test")
+
+
 def available() -> bool:
-    """Returns whether the package `tensorboard` is installed; TensorFlow needs it to write."""
+    """Returns whether the package `tensorboard` is installed."""
     return importlib.util.find_spec("tensorboard") is not None
 
 
@@ -23,9 +28,13 @@ class EventLog:
     """Writes to a folder that TensorBoard reads; never stops a run.
 
     If the folder cannot be written, there is one warning, and nothing more is tried.
+    An event file is a TFRecord file of `Event` messages. They are written here without
+    TensorFlow operations, one a point, which took most of a log's time, and reach the
+    file at once: what a killed run had not written, its restart would lack.
 
     Args:
-        directory: The folder; each part (such as "train") becomes a folder in it.
+        directory: The folder; the parts "train", "validation" and "test" are folders in
+            it, and runs to TensorBoard.
     """
 
     def __init__(self, directory: str | Path):
@@ -37,8 +46,8 @@ class EventLog:
         """Drops what a restart will write again.
 
         Args:
-            first_step: Steps done before. 0 starts anew; otherwise what was written
-                after that step goes.
+            first_step: Steps done before. 0 takes away the event files of an earlier
+                run; otherwise what was written after that step goes.
 
         Returns:
             The steps that each part holds scalars of.
@@ -46,29 +55,32 @@ class EventLog:
         found = {}
 
         def go_on():
-            if not first_step:
-                shutil.rmtree(self.directory, ignore_errors=True)
             self.directory.mkdir(parents=True, exist_ok=True)
-            for path in sorted(self.directory.glob("*/events.out.tfevents.*")):
-                found.setdefault(path.parent.name, set()).update(_cut(path, first_step))
+            for part in _PARTS:
+                for path in (self.directory / part).glob("events.out.tfevents.*"):
+                    if first_step:
+                        found.setdefault(part, set()).update(_cut(path, first_step))
+                    else:
+                        path.unlink()
 
+        self._writers = {}
         self._try(go_on)
         return found
 
     def scalars(self, part: str, values: dict[str, float], step: int) -> None:
         """Writes numbers by name."""
+        summary = tf.compat.v1.Summary()
+        for name, value in values.items():
+            summary.value.add(tag=name, simple_value=value)
+        self._write(part, summary, step)
 
-        def write():
-            for name, value in values.items():
-                tf.summary.scalar(name, value, step=step)
-
-        self._write(part, write)
-
-    def images(self, part: str, name: str, images: np.ndarray, step: int) -> None:
-        """Writes uint8 images [n, height, width, channels of 1, 3 or 4]."""
-        self._write(
-            part, lambda: tf.summary.image(name, images, step=step, max_outputs=len(images))
-        )
+    def image(self, part: str, name: str, image: np.ndarray, step: int) -> None:
+        """Writes a uint8 image [height, width, channels of 1, 3 or 4]."""
+        summary = tf.compat.v1.Summary()
+        picture = summary.value.add(tag=name).image
+        picture.height, picture.width, picture.colorspace = image.shape
+        picture.encoded_image_string = tf.io.encode_png(image).numpy()
+        self._write(part, summary, step)
 
     def hyperparameters(self, part: str, values: dict[str, object]) -> None:
         """Writes a run's settings for TensorBoard's HParams page."""
@@ -76,20 +88,26 @@ class EventLog:
 
         plain = (bool, int, float, str)
         as_text = {k: v if isinstance(v, plain) else str(v) for k, v in values.items()}
-        self._write(part, lambda: api.hparams(as_text))
+        self._write(part, api.hparams_pb(as_text), 0)
 
-    def _write(self, part, write):
-        def with_writer():
-            if part not in self._writers:
-                path = str(self.directory / part)
-                self._writers[part] = tf.summary.create_file_writer(path)
-            writer = self._writers[part]
-            with writer.as_default(), tf.summary.record_if(True):
-                write()
-            # At once: what a killed run had not written, its restart would lack.
+    def _write(self, part, summary, step):
+        def write():
+            writer = self._writers.get(part) or self._open(part)
+            event = tf.compat.v1.Event(wall_time=time.time(), step=step)
+            event.summary.MergeFromString(summary.SerializeToString())
+            writer.write(event.SerializeToString())
             writer.flush()
 
-        self._try(with_writer)
+        self._try(write)
+
+    def _open(self, part):
+        folder = self.directory / part
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        writer = self._writers[part] = tf.io.TFRecordWriter(str(folder / name))
+        version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
+        writer.write(version.SerializeToString())
+        return writer
 
     def _try(self, action: Callable[[], None]) -> None:
         if self._failed:
@@ -113,8 +131,8 @@ def _cut(path: Path, last_step: int) -> set[int]:
             event = tf.compat.v1.Event.FromString(record.numpy())
             if event.step <= last_step:
                 kept.append(record.numpy())
-                plugins = {v.metadata.plugin_data.plugin_name for v in event.summary.value}
-                steps |= {event.step} if "scalars" in plugins else set()
+                scalars = [v for v in event.summary.value if v.HasField("simple_value")]
+                steps |= {event.step} if scalars else set()
     except tf.errors.DataLossError:
         pass  # A run that was killed may have left half an event at the end.
     partial = path.with_name(f".partial.{path.name}")

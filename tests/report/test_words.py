@@ -57,6 +57,14 @@ def test_size(count, text):
 
 
 @pytest.mark.parametrize(
+    ("rate", "text"),
+    [(3.65e9, "3.65 GFLOP/s"), (1e12, "1 TFLOP/s"), (2.5e15, "2,500 TFLOP/s")],
+)
+def test_operations(rate, text):
+    assert words.operations(rate) == text
+
+
+@pytest.mark.parametrize(
     ("parts", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
 )
 def test_joined(parts, text):

@@ -56,8 +56,8 @@ class Watched:
     def log_confusion(self, confusion: np.ndarray) -> None:
         """Writes the confusion matrix for TensorBoard."""
         if self.log is not None:
-            image = predictions.confusion_image(confusion)[None]
-            self.log.images("test", "confusion", image, self.step)
+            image = predictions.confusion_image(confusion)
+            self.log.image("test", "confusion", image, self.step)
 
     def close(self) -> None:
         """Takes bars away and ends traces, however training ended."""

@@ -74,7 +74,7 @@ class ImageGrid(keras.callbacks.Callback):
             self._write("worst_mistakes", np.asarray(images)[worst])
 
     def _write(self, name, images):
-        self._log.images("train", name, grid(images, self._columns)[None], self.step)
+        self._log.image("train", name, grid(images, self._columns), self.step)
 
 
 def grid(images: np.ndarray, columns: int) -> np.ndarray:

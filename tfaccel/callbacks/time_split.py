@@ -21,7 +21,7 @@ class TimeSplit(keras.callbacks.Callback):
         print(split.seconds["evaluation"], split.seconds["step"])
     """
 
-    remembered = ("seconds",)
+    remembered = ("seconds", "knows_input_wait")
 
     def __init__(self):
         super().__init__()

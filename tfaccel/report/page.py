@@ -182,7 +182,7 @@ def _quality(run: Run) -> dict[str, str]:
 def _time(run: Run) -> dict[str, str]:
     parts = [f"{run.steps:,} steps"]
     if run.epochs:
-        parts.append(f"{run.epochs:.3g} epochs")
+        parts.append(f"{run.epochs:.1f}".removesuffix(".0") + " epochs")
     if len(run.starts) > 1:
         parts.append(f"{len(run.starts)} starts")
     began = run.starts[0]["time"] if run.starts else None
@@ -200,7 +200,7 @@ def _speed(run: Run) -> dict[str, str]:
     if (whole.get("devices") or 1) > 1:
         below.append(f"{words.number(whole['images_per_second_per_device'])} a device")
     if whole.get("flops_per_second"):
-        below.append(f"{words.number(whole['flops_per_second'] / 1e12)} TFLOP/s")
+        below.append(words.operations(whole["flops_per_second"]))
     if whole.get("mfu"):
         below.append(f"MFU {words.percent(whole['mfu'], 1)}")
     batch = run.config.get("global_batch_size")

@@ -68,6 +68,17 @@ def size(count: float | None) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
+def operations(rate: float) -> str:
+    """Returns floating-point operations a second.
+
+    Example:
+        >>> operations(3.65e9)
+        '3.65 GFLOP/s'
+    """
+    power, prefix = (12, "T") if rate >= 1e12 else (9, "G")
+    return f"{number(rate / 10**power)} {prefix}FLOP/s"
+
+
 def joined(parts: list[str]) -> str:
     """Returns a list as a phrase.
 
