@@ -138,3 +138,24 @@ def test_a_run_without_a_row_draws_no_chart_and_no_error(tmp_path):
     seen = browser.look(report.build([tmp_path]), "return document.body.innerText")
     assert seen.console == []
     assert "so there are no curves" in seen.value
+
+
+def test_names_from_outside_stay_text(tmp_path):
+    """No class name, folder or value of a config runs as a script or makes an element."""
+    nasty = "<img src=x onerror=console.log('broken')>"
+    folders = [
+        run_folders.write(
+            tmp_path / f"{nasty}{seed}",
+            seed=seed,
+            classes=3,
+            config={"data.name": nasty * seed},
+        )
+        for seed in (1, 2)
+    ]
+    for name, runs in (("one", folders[:1]), ("both", folders)):
+        page = report.build(runs, tmp_path / f"{name}.html")
+        script = "return [document.querySelectorAll('img[src=x]').length, document.title]"
+        seen = browser.look(page, script)
+        assert seen.console == []
+        assert seen.requests == [page.as_uri()]
+        assert seen.value == [0, f"{nasty}1" if name == "one" else "2 runs"]

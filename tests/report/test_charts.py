@@ -78,6 +78,23 @@ def test_the_wait_for_input_is_a_share_of_the_step(tmp_path):
     assert (series["x"], series["y"]) == ([10, 20], [25.0, 0.0])
 
 
+def test_memory_of_each_gpu_and_of_the_host(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"step\r\n")
+    names = ["host_memory_bytes", "gpu0_memory_bytes", "gpu0_peak_memory_bytes"]
+    text = ",".join(["step", *names, "gpu1_memory_bytes"]) + "\r\n"
+    text += f"10,{3 * 2**30},{2**30},{9 * 2**30},{2**29}\r\n"
+    (tmp_path / "timing.csv").write_bytes(text.encode())
+    run = runs.read(tmp_path)
+    (chart,) = charts.of([run])
+    assert [(series["label"], series["y"]) for series in chart["series"]] == [
+        ("host", [3.0]),
+        ("GPU 0", [1.0]),
+        ("GPU 1", [0.5]),
+    ]
+    (compared,) = charts.of([run, run])
+    assert [series["y"] for series in compared["series"]] == [[1.0], [1.0]]
+
+
 def test_values_that_are_not_finite_are_gaps():
     assert charts.thinned(np.arange(4.0), np.array([1.0, np.nan, np.inf, 2.0])) == (
         [0, 1, 2, 3],
