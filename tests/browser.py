@@ -45,9 +45,10 @@ def look(page: Path, script: str, *, width: int = 1440, scheme: str = "light") -
         check=False,
     )
     assert done.returncode == 0, (
-        f"the browser did not start. On a bare machine it needs libraries of the system: "
-        f"apt-get install libnss3 libegl1 libxkbcommon0 libxcomposite1 libxdamage1 "
-        f"libxrandr2 libasound2 libdbus-1-3 libfontconfig1.\n{done.stderr[-2000:]}"
+        "the browser did not start. On a bare Debian it needs: apt-get install libnss3 libegl1 "
+        "libgl1 libgbm1 libasound2 libxkbcommon0 libxkbfile1 libxcomposite1 libxdamage1 "
+        "libxrandr2 libxtst6 libxcb-dri3-0 libdbus-1-3 libfontconfig1 libglib2.0-0\n"
+        f"{done.stderr[-2000:]}"
     )
     return Seen(**json.loads(done.stdout.splitlines()[-1]))
 

@@ -22,7 +22,7 @@ def fields(run: Run) -> list[dict[str, Any]]:
     defaults = config_lib.flat(config_lib.default())
     decided = list(run.last_start.get("decided", []))
     for name in ("devices.intra_op_threads", "devices.inter_op_threads"):
-        if run.hardware:
+        if "cpus" in run.hardware:
             decided.append(f"{name}: {run.hardware['cpus']}, one a CPU of this process")
     return [
         {

@@ -79,7 +79,11 @@ def html(found: list[Run]) -> str:
     content = _one(found[0]) if len(found) == 1 else _several(found)
     return environment.get_template(name).render(
         **content,
-        data={"charts": charts.of(found), "clocks": charts.clocks(found)},
+        data={
+            "charts": charts.of(found),
+            "clocks": charts.clocks(found),
+            "names": runs.names(found),
+        },
         built=time.strftime("%d %b %Y, %H:%M"),
     )
 

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { charts, clocks } = JSON.parse(document.getElementById("data").textContent);
+  const { charts, clocks, names } = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const colours = 8;
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -43,10 +43,6 @@
     const kept = points.filter(([place]) => place != null);
     return [kept.map((point) => point[0]), kept.map((point) => point[1])];
   };
-
-  const names = [...document.querySelectorAll(".runs tbody th")].map((cell) =>
-    cell.firstChild.nextSibling.textContent.trim()
-  );
 
   const seriesOf = (one, index) => {
     const colour = () => colourOf(compared ? one.run : index);
