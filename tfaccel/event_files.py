@@ -15,7 +15,6 @@ from tfaccel.errors import one_line
 from tfaccel.lazy import tf
 from tfaccel.log import logger
 
-
 _PARTS = ("train", "validation", "test")
 
 

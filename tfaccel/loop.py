@@ -175,8 +175,8 @@ class _Run:
         """Runs some steps in one compiled call; `batch` counts from the epoch's start."""
         self.callbacks.on_train_batch_begin(batch)
         with self.pace.timed(count):
-            times = self.training(self.iterator, count)
-            logs = _logs(self.model)
+            metrics, times = self.training(self.iterator, count)
+            logs = {name: float(value) for name, value in metrics.items()}
         waited = input_wait.seconds(times.numpy(), time.time())
         _tell_spent(self.callbacks, "input_wait", waited, instead_of="step")
         self.step += count

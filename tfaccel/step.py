@@ -61,7 +61,7 @@ class TrainingStep:
         with self.strategy.scope():
             self._steps.get_concrete_function(iterator, tf.constant(1))
 
-    def __call__(self, iterator, steps: int) -> tf.Tensor:
+    def __call__(self, iterator, steps: int) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Runs some updates; metrics of the model are up to date afterwards.
 
         Args:
@@ -69,8 +69,8 @@ class TrainingStep:
             steps: How many updates, 1 or more; any number reuses one graph.
 
         Returns:
-            float64 [steps, 2]: when each batch was asked for and when it came; see
-            `tfaccel.input_wait`.
+            (the model's metrics; float64 [steps, 2]: when each batch was asked for and
+            when it came, see `tfaccel.input_wait`).
         """
         with self.strategy.scope():
             return self._steps(iterator, tf.constant(steps))
@@ -82,7 +82,8 @@ class TrainingStep:
                 batch, asked_and_came = input_wait.timed_next(iterator)
                 times = times.write(index, asked_and_came)
                 self.strategy.run(self._replica_step, args=(batch,))
-        return times.stack()
+        # Here, because asking for them op by op takes longer than a small step.
+        return self.model.get_metrics_result(), times.stack()
 
     def _replica_step(self, batch):
         gradients = self._summed_gradients(batch)

@@ -15,8 +15,8 @@ from tfaccel.callbacks import guard, tensorboard
 from tfaccel.config import arguments
 from tfaccel.log import logger
 
+# How many images to show, and how many to look for mistakes in.
 _PICTURES = 64
-_EXAMPLES = 256
 
 
 @dataclasses.dataclass
@@ -132,7 +132,7 @@ def _pictures(events, setup, rows) -> list:
     examples = None
     if setup.validation is not None:
         images, labels, weights = next(iter(setup.validation.dataset()))
-        real = np.flatnonzero(weights.numpy())[:_EXAMPLES]
+        real = np.flatnonzero(weights.numpy())[:_PICTURES]
         examples = images.numpy()[real], labels.numpy()[real]
     first = rows["first_step"]
     return [ours.ImageGrid(events.log, inputs=inputs, examples=examples, first_step=first)]

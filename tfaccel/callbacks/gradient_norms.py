@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import tensorflow as tf
 
 from tfaccel.callbacks.measurement import Measurement
@@ -48,7 +47,7 @@ class GradientNorms(Measurement):
         """Steps in before the optimizer's `apply`, until training ends."""
         super().set_model(model)
         self._optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-        self._names = list(dict.fromkeys(map(_layer, model.trainable_variables)))
+        self._names = list(dict.fromkeys(map(self._layer, model.trainable_variables)))
         with model.distribute_strategy.scope():
             self._norms = tf.Variable(
                 tf.fill([len(self._names)], float("nan")),
@@ -80,13 +79,18 @@ class GradientNorms(Measurement):
         """Leaves the optimizer as it was."""
         del self._optimizer.apply
 
+    def _layer(self, variable) -> str:
+        """A variable's layer: "conv/kernel" and "my_model/conv/kernel" are of "conv"."""
+        layer = variable.path.rpartition("/")[0] or variable.path
+        return layer.removeprefix(f"{self.model.name}/")
+
     def _record(self, gradients, variables):
         def measure():
             squares = dict.fromkeys(self._names, tf.constant(0.0))
             for gradient, variable in zip(gradients, variables, strict=True):
                 if gradient is not None:
                     dense = tf.cast(tf.convert_to_tensor(gradient), tf.float32)
-                    squares[_layer(variable)] += tf.reduce_sum(tf.square(dense))
+                    squares[self._layer(variable)] += tf.reduce_sum(tf.square(dense))
             self._norms.assign(tf.sqrt(tf.stack(list(squares.values()))))
             return True
 
@@ -106,8 +110,3 @@ class _Measured:
         variables = list(trainable_variables)
         self._record(grads, variables)
         self._apply(grads, variables)
-
-
-def _layer(variable: keras.Variable) -> str:
-    """The path of the layer that a variable belongs to: "conv/kernel" is of "conv"."""
-    return variable.path.rpartition("/")[0] or variable.path
