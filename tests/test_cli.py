@@ -1,10 +1,12 @@
+import logging
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
 
-from tfaccel import cli, config_flag, train
+from tfaccel import cli, config_flag, log, train
 from tfaccel import config as config_lib
 from tfaccel.errors import UserError
 from tfaccel.log import logger
@@ -69,6 +71,32 @@ def test_main_lets_bugs_through(error):
 
     with pytest.raises(type(error)):
         cli.main(run, [])
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.WARNING, logging.DEBUG])
+def test_log_lines_can_be_recorded_wherever_they_go(level):
+    logger.setLevel(level)
+    lines, handlers = ["before"], list(logger.handlers)
+    with log.recorded(lines):
+        logger.info("jit: %s", "off")
+        logger.debug("detail")
+    logger.warning("after")
+    assert [line for line in lines if line != "detail"] == ["before", "jit: off"]
+    assert (logger.level, logger.handlers) == (level, handlers)
+
+
+@pytest.mark.parametrize("argv", [["a", "--out=x", "b"], ["a", "b", "--out", "x"]])
+def test_words_that_are_no_flags_are_taken_where_they_are_wanted(argv):
+    flag_values, words = flags.FlagValues(), []
+    flag_values.set_gnu_getopt(True)
+    flags.DEFINE_string("out", None, "A file.", flag_values=flag_values)
+    assert cli.parse(flag_values, ["program", *argv], "Usage.", words)
+    assert (words, flag_values.out) == (["a", "b"], "x")
+
+
+def test_words_that_are_no_flags_are_refused_elsewhere():
+    with pytest.raises(UserError, match="received 'a b', which is no flag"):
+        cli.parse(flags.FlagValues(), ["program", "a", "b"], "Usage.")
 
 
 def test_main_sends_log_lines_to_the_terminal(capsys):

@@ -74,5 +74,8 @@ def test_the_wheel_holds_code_and_configs(tmp_path):
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         quickstart = archive.read("tfaccel/configs/quickstart.py")
     code = {str(path.relative_to(ROOT)) for path in (ROOT / "tfaccel").rglob("*.py")}
-    assert names == code | {f"tfaccel/configs/{path.name}" for path in CONFIGS}
+    configs = {f"tfaccel/configs/{path.name}" for path in CONFIGS}
+    report = ROOT / "tfaccel" / "report"
+    page = {*report.glob("static/*"), *report.glob("templates/*")}
+    assert names == code | configs | {str(path.relative_to(ROOT)) for path in page}
     assert quickstart == (ROOT / "configs" / "quickstart.py").read_bytes()

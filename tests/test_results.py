@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -244,3 +245,14 @@ def test_versions():
         "tensorflow-datasets",
         "tfaccel",
     ]
+
+
+def test_each_start_is_noted(tmp_path):
+    results.note_start(tmp_path, CONFIG, {"command": ["a"], "first_step": 0})
+    results.note_start(tmp_path, CONFIG, {"command": ["b"], "first_step": 7})
+    assert results.read_json(tmp_path / "config.json") == CONFIG
+    first, second = results.read_json(tmp_path / "starts.json")["starts"]
+    assert (first["command"], first["first_step"]) == (["a"], 0)
+    assert (second["command"], second["first_step"]) == (["b"], 7)
+    # Year to second, and the zone, so that it can be read elsewhere.
+    assert time.strptime(first["time"], "%Y-%m-%dT%H:%M:%S%z")

@@ -93,6 +93,19 @@ def test_warmup_of_an_epoch_that_ends_within_a_step_covers_it():
     np.testing.assert_allclose(got, [0.4 / 11, 0.4, 0.4], **PRECISE)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ({"name": "one_cycle"}, ["schedule.warmup: 30 steps (auto: 30% of the run)"]),
+        ({"name": "cosine"}, ["schedule.warmup: 0 steps (auto for cosine)"]),
+        ({"name": "cosine", "warmup": "5st"}, []),
+    ],
+)
+def test_auto_says_what_it_chose(arguments, lines, log):
+    schedules.build(*RUN, **arguments)
+    assert log.messages == lines
+
+
 def test_constant_without_warmup_is_a_number():
     # ReduceLROnPlateau cannot change a schedule.
     assert schedules.build(*RUN, name="constant") == 0.4

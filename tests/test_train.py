@@ -46,7 +46,9 @@ def test_a_run_leaves_its_results(tmp_path, capsys):
         "metrics.csv",
         "model.keras",
         "predictions.npz",
+        "report.html",
         "report.json",
+        "starts.json",
         "tensorboard",
         "timing.csv",
     ]
@@ -74,6 +76,13 @@ def test_a_run_leaves_its_results(tmp_path, capsys):
         # Rounded to milliseconds.
         rows_sum = sum(float(row[f"{part}_seconds"]) for row in timing)
         assert rows_sum == pytest.approx(seconds, abs=1e-2)
+    (start,) = json.loads((workdir / "starts.json").read_text())["starts"]
+    given = [*SMALL, f"--workdir={workdir}"]
+    assert start["command"] == ["python", "-m", "tfaccel.train", *given]
+    assert (start["first_step"], start["total_steps"]) == (0, 9)
+    page = (workdir / "report.html").read_text()
+    assert "not recorded" not in page  # every "auto" of this run is answered
+    assert f"{100 * report['final']['accuracy']:.2f} %" in page
     last = capsys.readouterr().out.splitlines()[-1]
     accuracy = 100 * report["final"]["accuracy"]
     assert last.startswith(f"done: {accuracy:.2f} % accuracy and loss ")

@@ -29,6 +29,7 @@ _MODULES = (
     "plan",
     "precision",
     "randomness",
+    "report",
     "schedules",
     "step",
 )

@@ -41,13 +41,19 @@ def main(run: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         return 130
 
 
-def parse(flag_values: flags.FlagValues, argv: Sequence[str], usage: str) -> bool:
+def parse(
+    flag_values: flags.FlagValues,
+    argv: Sequence[str],
+    usage: str,
+    words: list[str] | None = None,
+) -> bool:
     """Parses flags; returns False if help was printed instead.
 
     Args:
         flag_values: The entry point's own flags.
         argv: The command line, program name first.
         usage: What to print above the flags for --help.
+        words: Takes the words that are no flags; they are refused if it is None.
 
     Raises:
         UserError: For an unknown flag, a value that does not fit, or stray words.
@@ -62,7 +68,9 @@ def parse(flag_values: flags.FlagValues, argv: Sequence[str], usage: str) -> boo
         raise UserError(f"received the unknown flag --{error.flagname}. {hint}") from error
     except flags.Error as error:
         raise UserError(flag_error(error)) from error
-    if len(rest) > 1:
+    if words is not None:
+        words.extend(rest[1:])
+    elif len(rest) > 1:
         raise UserError(
             f"received {' '.join(rest[1:])!r}, which is no flag: flags are written "
             "--name=value."

@@ -1,7 +1,9 @@
 """Log lines for people: plain text, one logger for the package."""
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 
 logger = logging.getLogger("tfaccel")
 
@@ -19,6 +21,21 @@ def to_terminal() -> None:
     handler = _Terminal()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
+
+
+@contextlib.contextmanager
+def recorded(lines: list[str]) -> Iterator[None]:
+    """Adds tfaccel's log lines, such as what "auto" came to, to a list as well."""
+    level = logger.level
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger.addHandler(handler)
+    logger.setLevel(min(level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 class _Terminal(logging.Handler):

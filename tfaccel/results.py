@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from tfaccel import host
 from tfaccel.errors import UserError, one_line
 
 CONFIG = "config.json"
+STARTS = "starts.json"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.csv"
 TIMING = "timing.csv"
@@ -26,6 +28,7 @@ EVENTS = "tensorboard"
 PREDICTIONS = "predictions.npz"
 MODEL = "model.keras"
 REPORT = "report.json"
+PAGE = "report.html"
 # Where a run may differ from what it was started with and still be the same run.
 _FREE_ON_RESUME = ("devices.", "checkpoint.", "guard.", "log_every", "tensorboard.")
 
@@ -136,6 +139,21 @@ def versions() -> dict[str, str]:
     packages = ("tensorflow", "keras", "numpy", "tensorflow-datasets")
     found = {name: metadata.version(name) for name in packages}
     return {"tfaccel": tfaccel.__version__, "python": platform.python_version(), **found}
+
+
+def note_start(workdir: Path, config: dict[str, Any], start: dict[str, Any]) -> None:
+    """Writes down that a run starts or goes on: config.json, and a line in starts.json.
+
+    Args:
+        workdir: The run's folder.
+        config: The run's flat config.
+        start: "command", "decided", "first_step" and what else a reader wants to know
+            even of a run that never finishes.
+    """
+    write_json(workdir / CONFIG, config)
+    starts = (read_json(workdir / STARTS) or {}).get("starts", [])
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    write_json(workdir / STARTS, {"starts": [*starts, {"time": now, **start}]})
 
 
 def _can_write(folder: Path) -> bool:

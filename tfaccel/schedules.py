@@ -10,6 +10,7 @@ from tfaccel import fields
 from tfaccel.errors import UserError
 from tfaccel.fields import Duration, Share
 from tfaccel.lazy import keras
+from tfaccel.log import logger
 
 Warmup = Literal["auto"] | Duration
 Schedule = Literal["constant", "cosine", "linear", "one_cycle", "steps"]
@@ -88,6 +89,8 @@ def build(
 
     if warmup == "auto":
         warmup = "30%" if name == "one_cycle" else "0st"
+        why = f"auto: {warmup} of the run" if name == "one_cycle" else f"auto for {name}"
+        logger.info("schedule.warmup: %d steps (%s)", steps(warmup), why)
     warmup_steps = steps(warmup)
     if warmup_steps >= total_steps:
         raise UserError(

@@ -23,6 +23,7 @@ from tfaccel import (
     devices,
     distribution,
     ema,
+    log,
     loop,
     optimizers,
     precision,
@@ -34,6 +35,7 @@ from tfaccel import (
 )
 from tfaccel import config as config_lib
 from tfaccel import plan as plan_lib
+from tfaccel import report as pages
 from tfaccel.callbacks import default, early_stopping, tensorboard
 from tfaccel.config import arguments
 from tfaccel.data import augment, normalize, pipeline, sources
@@ -72,6 +74,12 @@ class Setup:
         counts = {"train": len(self.training.source), "validation": validation}
         return {**counts, "test": len(self.test.source)}
 
+    @property
+    def length(self) -> dict[str, float]:
+        """How long the run is to be."""
+        per_epoch = float(self.plan.steps_per_epoch)
+        return {"total_steps": self.plan.total_steps, "steps_per_epoch": per_epoch}
+
 
 def run(argv: Sequence[str]) -> int:
     """The command line; returns the exit status."""
@@ -102,6 +110,7 @@ def run(argv: Sequence[str]) -> int:
         "10, counted from 0, up to but not including step 20.",
         flag_values=flag_values,
     )
+    command = ["python", "-m", "tfaccel.train", *argv[1:]]
     argv = config_flag.define(flag_values, argv)
     if not config_flag.parse(flag_values, argv, USAGE):
         return 0
@@ -116,12 +125,16 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if flag_values.workdir == "":
         raise UserError("received --workdir=, expected a folder: name one, or leave it out.")
-    train(config, Path(flag_values.workdir or _new_workdir(flag_values["config"])), profile)
+    workdir = Path(flag_values.workdir or _new_workdir(flag_values["config"]))
+    train(config, workdir, profile, command)
     return 0
 
 
 def train(
-    config: config_dict.ConfigDict, workdir: Path, profile: tuple[int, int] | None = None
+    config: config_dict.ConfigDict,
+    workdir: Path,
+    profile: tuple[int, int] | None = None,
+    command: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Trains, evaluates and writes the results; returns the report.
 
@@ -129,6 +142,7 @@ def train(
         config: A config that `tfaccel.config.check` accepts.
         workdir: The run's folder.
         profile: Steps to write a trace of: the first, and the one to stop before.
+        command: The command line that says all this, for the report.
 
     Raises:
         UserError: If something the config asks for cannot be done; nothing is
@@ -142,7 +156,15 @@ def train(
         logger.info("%s is finished already: %s", workdir, _summary(report))
         return report
     cli.start_tensorflow()
-    setup = build(config)
+    decided = []
+    with log.recorded(decided):
+        setup = build(config)
+    facts = {
+        "examples": setup.examples,
+        "hardware": devices.describe(),
+        "versions": results.versions(),
+    }
+    begun = {"command": list(command), "decided": decided, **setup.length, **facts}
     checkpointer = checkpoint.Checkpointer(
         workdir / results.CHECKPOINTS,
         setup.plan,
@@ -151,7 +173,7 @@ def train(
     results.check_disk(workdir, results.run_bytes(setup.model, checkpointer.keep))
     logger.info("workdir: %s", workdir)
     with results.disk_errors(workdir):
-        watched = _fit(setup, checkpointer, config, workdir, profile)
+        watched = _fit(setup, checkpointer, config, workdir, profile, begun)
         with ema.evaluating(setup.average):
             final = evaluate(setup)
             found = predictions.collect(setup.model, setup.test)
@@ -162,12 +184,11 @@ def train(
             "final": final,
             **watched.summary(),
             "seconds": round(time.time() - start, 1),
-            "examples": setup.examples,
-            "hardware": devices.describe(),
-            "versions": results.versions(),
+            **facts,
             "config": flat,
         }
         results.write_json(workdir / results.REPORT, report)
+        pages.build([workdir])
     logger.info(
         "done: %s, %.0f s in all; results in %s",
         _summary(report),
@@ -271,14 +292,15 @@ def save_model(model: keras.Model, path: Path) -> None:
     partial.replace(path)
 
 
-def _fit(setup: Setup, checkpointer, config, workdir: Path, profile) -> default.Watched:
+def _fit(setup: Setup, checkpointer, config, workdir: Path, profile, begun) -> default.Watched:
     """Trains; returns what watched it."""
     newest = checkpointer.newest()
     first_step = checkpointer.read_state(newest)["step"] if newest else 0
-    watched = default.build(setup, config, workdir, first_step, profile)
+    with log.recorded(begun["decided"]):
+        watched = default.build(setup, config, workdir, first_step, profile)
     note = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: results.write_json(
-            workdir / results.CONFIG, config_lib.flat(config)
+        on_train_begin=lambda logs: results.note_start(
+            workdir, config_lib.flat(config), {**begun, "first_step": first_step}
         )
     )
     stopping = early_stopping.build(**arguments(early_stopping.build, config.early_stopping))
