@@ -10,7 +10,7 @@ from typing import Literal
 
 from tfaccel import fields, randomness
 from tfaccel.data import order
-from tfaccel.data.source import Source
+from tfaccel.data.source import PerImageSource, Source
 from tfaccel.errors import UserError
 from tfaccel.lazy import tf
 
@@ -75,13 +75,16 @@ class TrainingData:
             Dataset of (images float32 [b, height, width, channels], labels int32
             [b]); b is the batch of one replica.
         """
-        return _batches(self._load, self.global_batch_size, first_step, shard)
+        return _batches(self, first_step, shard)
 
-    def _load(self, places):
+    def _examples(self, places):
+        """Which examples stand at some places, with their keys; the keys go on."""
         epochs, examples = order.examples_at(places, len(self.source), self.seed)
-        images, labels = self.source.fetch(examples)
+        keys = randomness.mix(self.seed, epochs, examples)
+        return examples, keys, keys
+
+    def _finish(self, images, labels, keys):
         if self.augment is not None:
-            keys = randomness.mix(self.seed, epochs, examples)
             images = self.augment(images, keys)
         return _normalized(images, self.normalize), labels
 
@@ -118,16 +121,20 @@ class EvaluationData:
             Endless dataset of (images, labels, sample_weight float32 [b]); after
             `steps` batches all weights are 0.
         """
-        return _batches(self._load, self.global_batch_size, 0, shard)
+        return _batches(self, 0, shard)
 
-    def _load(self, places):
+    def _examples(self, places):
+        """Which examples stand at some places, without keys; their weights go on."""
         real = places < len(self.source)
-        images, labels = self.source.fetch(tf.where(real, places, 0))
-        return _normalized(images, self.normalize), labels, tf.cast(real, tf.float32)
+        return tf.where(real, places, 0), None, tf.cast(real, tf.float32)
+
+    def _finish(self, images, labels, weights):
+        return _normalized(images, self.normalize), labels, weights
 
 
-def _batches(load_places, global_batch_size: int, first_step: int, shard):
-    """Returns the endless dataset of `load_places` of one input pipeline's places."""
+def _batches(data: TrainingData | EvaluationData, first_step: int, shard):
+    """Returns the endless dataset of one input pipeline's part of the batches."""
+    source, global_batch_size = data.source, data.global_batch_size
     replicas = 1 if shard is None else shard.num_replicas_in_sync
     if global_batch_size % replicas:
         raise UserError(
@@ -138,14 +145,34 @@ def _batches(load_places, global_batch_size: int, first_step: int, shard):
     first_replica = 0 if shard is None else shard.input_pipeline_id * local
     size = global_batch_size // replicas
 
-    def load(position):
+    def examples_of(position):
         step, replica = position // local, first_replica + position % local
         start = step * global_batch_size + replica * size
-        return load_places(start + tf.range(size, dtype=tf.int64))
+        return data._examples(start + tf.range(size, dtype=tf.int64))
+
+    def fetch(position):
+        examples, keys, further = examples_of(position)
+        return data._finish(*source.fetch(examples, keys), further)
+
+    def request(position):
+        examples, keys, further = examples_of(position)
+        return source.requests(examples, keys), further
+
+    def load(one, further):
+        return *source.load(one), further
 
     # A finite dataset, however long, costs a collective a step on workers.
-    positions = tf.data.Dataset.counter(first_step * local)
-    return positions.map(load, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    batches = tf.data.Dataset.counter(first_step * local)
+    if isinstance(source, PerImageSource):
+        images = _parallel(batches.map(request).unbatch(), load)
+        batches = _parallel(images.batch(size, drop_remainder=True), data._finish)
+    else:
+        batches = _parallel(batches, fetch)
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _parallel(dataset, function):
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _normalized(images, normalize):

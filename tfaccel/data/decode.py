@@ -1,0 +1,131 @@
+"""Decodes a part of an image file to a given size, in the graph."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from tfaccel.data.image_index import BMP, JPEG, PILLOW, PNG, UNREADABLE
+from tfaccel.lazy import tf
+
+# The share of a side that evaluation shows: 224 of 256 pixels, as is usual with
+# ImageNet since Krizhevsky et al., "ImageNet Classification" (2012).
+CENTRE = 0.875
+_JPEG_RATIOS = (1, 2, 4, 8)
+
+
+def centre_boxes(heights, widths) -> tuple[tf.Tensor, ...]:
+    """Returns the square in the middle of each image, an eighth smaller than the image.
+
+    It is what resizing the shorter side to 8/7 of a size and cutting that size
+    from the centre shows.
+
+    Args:
+        heights: int32 [n].
+        widths: int32 [n].
+
+    Returns:
+        (top, left, height, width), each int32 [n], in pixels.
+    """
+    shorter = tf.cast(tf.minimum(heights, widths), tf.float32)
+    side = tf.maximum(tf.cast(tf.round(shorter * CENTRE), tf.int32), 1)
+    return (heights - side) // 2, (widths - side) // 2, side, side
+
+
+def whole(path, kind, kinds: tuple[int, ...]) -> tf.Tensor:
+    """Returns a file's pixels as they are, uint8 [height, width, 3].
+
+    Args:
+        path: string [].
+        kind: How to decode it (see `image_index`), int32 [].
+        kinds: The kinds there can be.
+    """
+    decoders = {
+        JPEG: lambda: tf.image.decode_jpeg(tf.io.read_file(path), channels=3),
+        PNG: lambda: tf.image.decode_png(tf.io.read_file(path), channels=3),
+        BMP: lambda: tf.image.decode_bmp(tf.io.read_file(path), channels=3),
+        PILLOW: lambda: _pillow(path),
+    }
+    return _by_kind(decoders, kind, kinds)
+
+
+def part(path, kind, box, size: int, kinds: tuple[int, ...]) -> tf.Tensor:
+    """Returns a part of an image in a given size, uint8 [size, size, 3].
+
+    Of a JPEG only the part is decoded; where it is twice, four or eight times as
+    large as needed, in a half, quarter or eighth of its size.
+
+    Args:
+        path: string [].
+        kind: How to decode it (see `image_index`), int32 [].
+        box: (top, left, height, width) in pixels of the file, int32 [4].
+        size: Height and width of the result.
+        kinds: The kinds there can be.
+    """
+
+    def cut_jpeg():
+        return jpeg_part(tf.io.read_file(path), box, size)
+
+    def cut_other():
+        others = tuple(kind for kind in kinds if kind != JPEG)
+        image = tf.image.crop_to_bounding_box(whole(path, kind, others), *tf.unstack(box))
+        # A filter as wide as the reduction, which a scaled JPEG has had already.
+        return _resized(image, size, antialias=True)
+
+    return _by_kind({JPEG: cut_jpeg, PNG: cut_other, BMP: cut_other, PILLOW: cut_other}, kind, kinds)
+
+
+def jpeg_part(content, box, size: int) -> tf.Tensor:
+    """Returns a part of a JPEG in a given size, uint8 [size, size, 3].
+
+    Args:
+        content: The file's bytes, string [].
+        box: (top, left, height, width) in pixels of the file, int32 [4].
+        size: Height and width of the result.
+    """
+
+    def cut(ratio):
+        # The window counts in pixels of the reduced image.
+        top, left, height, width = tf.unstack(box // ratio)
+        window = tf.stack([top, left, tf.maximum(height, 1), tf.maximum(width, 1)])
+        return tf.raw_ops.DecodeAndCropJpeg(
+            contents=content, crop_window=window, channels=3, ratio=ratio
+        )
+
+    fitting = tf.minimum(box[2], box[3]) // size
+    choice = sum(tf.cast(fitting >= ratio, tf.int32) for ratio in _JPEG_RATIOS[1:])
+    cuts = [lambda ratio=ratio: cut(ratio) for ratio in _JPEG_RATIOS]
+    return _resized(tf.switch_case(choice, cuts), size)
+
+
+def _resized(image, size: int, antialias: bool = False) -> tf.Tensor:
+    resized = tf.image.resize(image, [size, size], antialias=antialias)
+    return tf.saturate_cast(tf.round(resized), tf.uint8)
+
+
+def _by_kind(decoders: dict, kind, kinds: tuple[int, ...]) -> tf.Tensor:
+    """Runs the decoder of a kind; only those that are needed are in the graph."""
+    used = [decoders[k] for k in sorted({PILLOW if k == UNREADABLE else k for k in kinds})]
+    order = sorted({PILLOW if k == UNREADABLE else k for k in kinds})
+    if len(used) == 1:
+        return used[0]()
+    table = np.zeros(PILLOW + 1, np.int32)
+    for place, present in enumerate(order):
+        table[present] = place
+    table[UNREADABLE] = table[PILLOW]
+    return tf.switch_case(tf.gather(tf.constant(table), kind), used)
+
+
+def _pillow(path) -> tf.Tensor:
+    """For the formats that TensorFlow cannot read; holds Python's lock."""
+    image = tf.numpy_function(_read_with_pillow, [path], tf.uint8)
+    image.set_shape([None, None, 3])
+    return image
+
+
+def _read_with_pillow(path: bytes) -> np.ndarray:
+    from PIL import Image
+
+    with Image.open(os.fsdecode(path)) as image:
+        return np.asarray(image.convert("RGB"))
