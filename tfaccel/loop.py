@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tfaccel import callback_state, step
 from tfaccel.checkpoint import Checkpointer
+from tfaccel.data.per_image import read_errors
 from tfaccel.data.pipeline import EvaluationData, TrainingData
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras, tf
@@ -24,6 +25,7 @@ from tfaccel.plan import Plan, check_batch
 _CALL_SECONDS = 1.0
 
 
+@read_errors()
 def fit(
     model: keras.Model,
     data: TrainingData,
@@ -94,6 +96,7 @@ def fit(
     return run.train()
 
 
+@read_errors()
 def evaluate(
     model: keras.Model,
     data: EvaluationData,

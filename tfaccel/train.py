@@ -49,6 +49,9 @@ USAGE = """Trains an image classifier as a config says, and writes what came of 
 Any field of the config can be set with --config.FIELD=VALUE; --print_config shows
 them all. A run that was stopped goes on when started again with its --workdir."""
 
+# Where images are decoded as needed, statistics come from this many.
+_STATISTICS_IMAGES = 1000
+
 
 @dataclasses.dataclass
 class Setup:
@@ -220,7 +223,7 @@ def build_data(config, splits: sources.Splits, seed: int) -> tuple:
     pipeline.place(**arguments(pipeline.place, config.data))
 
     def statistics():
-        return normalize.channel_statistics(splits.train)
+        return normalize.channel_statistics(splits.train.sample(_STATISTICS_IMAGES))
 
     to_float = normalize.build(statistics, **arguments(normalize.build, config.data))
     augment.check_fits(splits.train.image_shape, config.data.augment.crop_padding)

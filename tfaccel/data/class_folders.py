@@ -32,9 +32,10 @@ def find(folder: Path) -> dict[str, Path]:
             class, or one class in two spellings.
     """
     if not folder.is_dir():
+        what = "a file" if folder.exists() else "not there"
         raise UserError(
-            f"received data.dir={folder}, which is {'a file' if folder.exists() else 'not there'}, "
-            "expected a folder with one folder of images for each class."
+            f"received data.dir={folder}, which is {what}, expected a folder with one folder "
+            "of images for each class."
         )
     found = _split_folders(folder)
     if found and "train" not in found:

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from tfaccel.data.augment.boxes import random_resized_boxes
 from tfaccel.data.image_index import BMP, JPEG, PILLOW, PNG, UNREADABLE
 from tfaccel.lazy import tf
 
@@ -31,6 +32,25 @@ def centre_boxes(heights, widths) -> tuple[tf.Tensor, ...]:
     shorter = tf.cast(tf.minimum(heights, widths), tf.float32)
     side = tf.maximum(tf.cast(tf.round(shorter * CENTRE), tf.int32), 1)
     return (heights - side) // 2, (widths - side) // 2, side, side
+
+
+def boxes(heights, widths, keys, crop_area: float) -> tf.Tensor:
+    """Returns the part of each image that is shown, int32 [n, 4].
+
+    Args:
+        heights: int32 [n].
+        widths: int32 [n].
+        keys: uint32 [n] for training, whose crops lie anywhere; None for evaluation.
+        crop_area: Smallest share of the area that a training crop shows; 1 for
+            the middle in training, too.
+
+    Returns:
+        (top, left, height, width) of each image, in pixels.
+    """
+    if keys is None or crop_area == 1:
+        return tf.stack(centre_boxes(heights, widths), axis=1)
+    parts = random_resized_boxes(keys, heights, widths, scale=(crop_area, 1.0))
+    return tf.stack(parts, axis=1)
 
 
 def whole(path, kind, kinds: tuple[int, ...]) -> tf.Tensor:
@@ -68,21 +88,31 @@ def part(path, kind, box, size: int, kinds: tuple[int, ...]) -> tf.Tensor:
         return jpeg_part(tf.io.read_file(path), box, size)
 
     def cut_other():
-        others = tuple(kind for kind in kinds if kind != JPEG)
-        image = tf.image.crop_to_bounding_box(whole(path, kind, others), *tf.unstack(box))
-        # A filter as wide as the reduction, which a scaled JPEG has had already.
-        return _resized(image, size, antialias=True)
+        return image_part(whole(path, kind, others), box, size)
 
-    return _by_kind({JPEG: cut_jpeg, PNG: cut_other, BMP: cut_other, PILLOW: cut_other}, kind, kinds)
+    others = [kind for kind in kinds if kind != JPEG]
+    if not others:
+        return cut_jpeg()
+    if JPEG not in kinds:
+        return cut_other()
+    return tf.cond(tf.equal(kind, JPEG), cut_jpeg, cut_other)
 
 
-def jpeg_part(content, box, size: int) -> tf.Tensor:
-    """Returns a part of a JPEG in a given size, uint8 [size, size, 3].
+def image_part(image, box, size: int) -> tf.Tensor:
+    """Returns a part of a decoded image in a given size, uint8 [size, size, channels]."""
+    # A filter as wide as the reduction, which a scaled JPEG has had already.
+    cut = tf.image.crop_to_bounding_box(image, *tf.unstack(box))
+    return _resized(cut, size, antialias=True)
+
+
+def jpeg_part(content, box, size: int, channels: int = 3) -> tf.Tensor:
+    """Returns a part of a JPEG in a given size, uint8 [size, size, channels].
 
     Args:
         content: The file's bytes, string [].
         box: (top, left, height, width) in pixels of the file, int32 [4].
         size: Height and width of the result.
+        channels: 3, or 1 for grey.
     """
 
     def cut(ratio):
@@ -90,7 +120,7 @@ def jpeg_part(content, box, size: int) -> tf.Tensor:
         top, left, height, width = tf.unstack(box // ratio)
         window = tf.stack([top, left, tf.maximum(height, 1), tf.maximum(width, 1)])
         return tf.raw_ops.DecodeAndCropJpeg(
-            contents=content, crop_window=window, channels=3, ratio=ratio
+            contents=content, crop_window=window, channels=channels, ratio=ratio
         )
 
     fitting = tf.minimum(box[2], box[3]) // size
@@ -106,15 +136,13 @@ def _resized(image, size: int, antialias: bool = False) -> tf.Tensor:
 
 def _by_kind(decoders: dict, kind, kinds: tuple[int, ...]) -> tf.Tensor:
     """Runs the decoder of a kind; only those that are needed are in the graph."""
-    used = [decoders[k] for k in sorted({PILLOW if k == UNREADABLE else k for k in kinds})]
-    order = sorted({PILLOW if k == UNREADABLE else k for k in kinds})
+    # A file that nobody can read is Pillow's to refuse.
+    reader = [PILLOW if k == UNREADABLE else k for k in range(PILLOW + 1)]
+    used = sorted({reader[k] for k in kinds})
     if len(used) == 1:
-        return used[0]()
-    table = np.zeros(PILLOW + 1, np.int32)
-    for place, present in enumerate(order):
-        table[present] = place
-    table[UNREADABLE] = table[PILLOW]
-    return tf.switch_case(tf.gather(tf.constant(table), kind), used)
+        return decoders[used[0]]()
+    place = [used.index(k) if k in used else 0 for k in reader]
+    return tf.switch_case(tf.gather(place, kind), [decoders[k] for k in used])
 
 
 def _pillow(path) -> tf.Tensor:

@@ -10,7 +10,8 @@ from typing import Literal
 
 from tfaccel import fields, randomness
 from tfaccel.data import order
-from tfaccel.data.source import PerImageSource, Source
+from tfaccel.data.per_image import PerImageSource
+from tfaccel.data.source import Source
 from tfaccel.errors import UserError
 from tfaccel.lazy import tf
 
@@ -164,7 +165,7 @@ def _batches(data: TrainingData | EvaluationData, first_step: int, shard):
     # A finite dataset, however long, costs a collective a step on workers.
     batches = tf.data.Dataset.counter(first_step * local)
     if isinstance(source, PerImageSource):
-        images = _parallel(batches.map(request).unbatch(), load)
+        images = _parallel(_parallel(batches, request).unbatch(), load)
         batches = _parallel(images.batch(size, drop_remainder=True), data._finish)
     else:
         batches = _parallel(batches, fetch)

@@ -69,27 +69,6 @@ class Source(abc.ABC):
         )
 
 
-class PerImageSource(Source):
-    """A source that reads each example by itself, such as from a file.
-
-    Pipelines read many examples at once and batch them afterwards. What can be
-    worked out for a whole batch is done first, in `requests`.
-    """
-
-    @abc.abstractmethod
-    def requests(self, examples: tf.Tensor, keys=None):
-        """Returns what `load` needs of each example: tensors [b, ...], in a structure."""
-
-    @abc.abstractmethod
-    def load(self, request) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns (image uint8 [height, width, channels], label int32 []) of a request."""
-
-    def fetch(self, examples: tf.Tensor, keys=None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns (images, labels) of some examples; see `Source.fetch`."""
-        spec = tf.TensorSpec(self.image_shape, tf.uint8), tf.TensorSpec([], tf.int32)
-        return tf.map_fn(self.load, self.requests(examples, keys), fn_output_signature=spec)
-
-
 @dataclasses.dataclass(frozen=True)
 class ArraySource(Source):
     """Labelled uint8 images in memory; whole batches are gathered at once.
@@ -165,7 +144,9 @@ def from_arrays(
             f"{images.shape}, expected uint8 [n, height, width, channels]."
         )
     labels, class_names = labels_lib.whole_numbers(labels, len(images), class_names, name)
-    return ArraySource(name, images, labels, class_names, np.arange(len(images)))
+    return ArraySource(
+        name, images, labels, class_names, np.arange(len(images), dtype=np.int64)
+    )
 
 
 def hold_out(source: Source, share: float, purpose: str) -> tuple[Source, Source]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tfaccel import user_code
 from tfaccel.errors import UserError, did_you_mean, one_line
 from tfaccel.lazy import keras
 from tfaccel.log import logger
@@ -115,7 +115,7 @@ def check_scaling(model: keras.Model, normalize: str) -> None:
 
 def _find(name: str) -> Callable:
     if ":" in name:
-        return _import_function(name)
+        return user_code.function(name, "model.name")
     if name in _OWN:
         return getattr(importlib.import_module(f"tfaccel.models.{name}"), name)
     applications = {n: f for n, f in vars(keras.applications).items() if n[0].isupper()}
@@ -130,32 +130,6 @@ def _find(name: str) -> Callable:
 def _hint(name: str, applications: dict) -> str:
     hint = did_you_mean(name, [*_OWN, *applications]).partition("Known:")[0].strip()
     return hint or f"keras.applications has {', '.join(sorted(applications))}."
-
-
-def _import_function(name: str) -> Callable:
-    module_name, _, function_name = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
-        raise UserError(f"received model.name={name}, expected 'module:function'.")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise UserError(
-            f"received model.name={name}, but there is no module {module_name!r} in this "
-            "folder or installed: expected 'module:function'."
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        functions = [n for n, f in vars(module).items() if inspect.isfunction(f)]
-        raise UserError(
-            f"received model.name={name}, but {module_name} has no function "
-            f"{function_name!r}. {did_you_mean(function_name, functions)}".strip()
-        )
-    return function
 
 
 def _application(function: Callable) -> Callable:
