@@ -39,10 +39,7 @@ def load(
     training = next(iter(listed.values()))
     names = _without_empty(names, training[1], folder)
     index = _joined(folder, parts, listed)
-    sizes = np.stack([index.heights, index.widths], axis=1)[
-        index.kinds != image_index.UNREADABLE
-    ]
-    size = _common_size(sizes, image_size)
+    size = _common_size(index, image_size)
     sources, start, bad = {}, 0, BadImages()
     for split, (found, _) in listed.items():
         rows = np.arange(start, start + len(found))
@@ -102,10 +99,11 @@ def _joined(folder: Path, parts: dict, listed: dict) -> image_index.ImageIndex:
     return image_index.build(folder, found, np.concatenate(labels))
 
 
-def _common_size(sizes: np.ndarray, wanted: int | None) -> int | None:
+def _common_size(index: image_index.ImageIndex, wanted: int | None) -> int | None:
     """Returns the size that images are brought to, or None if they come whole."""
-    one_size = len(sizes) > 0 and (sizes == sizes[0]).all()
-    if one_size and (wanted is None or tuple(sizes[0]) == (wanted, wanted)):
+    sizes = np.stack([index.heights, index.widths], axis=1)
+    sizes = np.unique(sizes[index.kinds != image_index.UNREADABLE], axis=0)
+    if len(sizes) == 1 and (wanted is None or sizes[0].tolist() == [wanted, wanted]):
         return None
     if wanted is None:
         logger.info("data: images vary in size: brought to %d pixels (data.image_size)", _SIZE)

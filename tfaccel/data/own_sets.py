@@ -63,7 +63,8 @@ class SequenceSource(PerImageSource):
         image = np.asarray(image)
         if image.shape != self.shape or image.dtype != np.uint8:
             raise ValueError(
-                f"image of dtype {image.dtype} and shape {image.shape}, expected uint8 {self.shape}"
+                f"image of dtype {image.dtype} and shape {image.shape}, expected uint8 "
+                f"{self.shape}"
             )
         if not 0 <= int(label) < len(self.class_names):
             raise ValueError(f"label {label}, expected 0 to {len(self.class_names) - 1}")
@@ -139,7 +140,8 @@ def _sequence(items, title: str, names: tuple[str, ...], on_bad_image) -> Sequen
         image, _ = items[0]
     except Exception as error:  # It is the user's code that raises.
         raise UserError(
-            f"item 0 of {title} cannot be read ({one_line(error, 160)}), expected (image, label)."
+            f"item 0 of {title} cannot be read ({one_line(error, 160)}), expected (image, "
+            "label)."
         ) from error
     rows, shape = np.arange(len(items)), tuple(np.shape(image))
     if len(shape) != 3 or np.asarray(image).dtype != np.uint8:
