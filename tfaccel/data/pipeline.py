@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal
 
 from tfaccel import fields, randomness
+from tfaccel.data import mixing as mixing_lib
 from tfaccel.data import order
 from tfaccel.data.source import Source
 from tfaccel.errors import UserError
@@ -48,6 +49,9 @@ class TrainingData:
         global_batch_size: Examples a step takes, over all replicas.
         augment: Function (images, keys) -> images, or None.
         normalize: Function images -> float32, or None.
+        mixing: Mixes images and makes labels soft, or None.
+        jit: Compile these three with XLA, which is several times faster than one
+            operation after the other; all of ours can be.
     """
 
     source: Source
@@ -55,6 +59,8 @@ class TrainingData:
     global_batch_size: int
     augment: Callable | None = None
     normalize: Callable | None = None
+    mixing: mixing_lib.Mixing | None = None
+    jit: bool = False
 
     @property
     def steps_per_epoch(self) -> Fraction:
@@ -73,17 +79,46 @@ class TrainingData:
 
         Returns:
             Dataset of (images float32 [b, height, width, channels], labels int32
-            [b]); b is the batch of one replica.
+            [b], or float32 [b, classes] with `mixing`); b is the batch of one
+            replica.
         """
-        return _batches(self._load, self.global_batch_size, first_step, shard)
+        finish = tf.function(self._finish, jit_compile=self.jit or None)
 
-    def _load(self, places):
+        def load(places):
+            batch = self._fetch(places)
+            if self.mixing is None or not self.mixing.needs_partners:
+                return finish(batch)
+            partners = mixing_lib.partner_places(places, self.global_batch_size, self.seed)
+            if places.shape[0] == self.global_batch_size:
+                return finish(batch, within=partners - places[0])
+            return finish(batch, self._fetch(partners))
+
+        return _batches(load, self.global_batch_size, first_step, shard)
+
+    def _fetch(self, places):
+        """Returns (images, labels, epochs, examples) as the source has them."""
         epochs, examples = order.examples_at(places, len(self.source), self.seed)
-        images, labels = self.source.fetch(examples)
-        if self.augment is not None:
-            keys = randomness.mix(self.seed, epochs, examples)
-            images = self.augment(images, keys)
+        return *self.source.fetch(examples), epochs, examples
+
+    def _finish(self, batch, partners=None, within=None):
+        """Augments, mixes and normalises a batch.
+
+        Partners for mixing are examples that were fetched for it, or places `within`
+        the batch.
+        """
+        images, labels, keys = self._augmented(*batch)
+        if self.mixing is not None:
+            if within is not None:
+                partners = tf.gather(images, within), tf.gather(labels, within)
+            elif partners is not None:
+                partners = self._augmented(*partners)[:2]
+            classes = self.source.num_classes
+            images, labels = self.mixing(images, labels, keys, classes, partners)
         return _normalized(images, self.normalize), labels
+
+    def _augmented(self, images, labels, epochs, examples):
+        keys = randomness.example_keys(self.seed, epochs, examples)
+        return images if self.augment is None else self.augment(images, keys), labels, keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +132,14 @@ class EvaluationData:
         source: Where images come from.
         global_batch_size: Examples a step takes, over all replicas.
         normalize: Function images -> float32, or None.
+        one_hot: Give labels as float32 [b, classes], for a model that trains on soft
+            ones.
     """
 
     source: Source
     global_batch_size: int
     normalize: Callable | None = None
+    one_hot: bool = False
 
     @property
     def steps(self) -> int:
@@ -123,6 +161,8 @@ class EvaluationData:
     def _load(self, places):
         real = places < len(self.source)
         images, labels = self.source.fetch(tf.where(real, places, 0))
+        if self.one_hot:
+            labels = tf.one_hot(labels, self.source.num_classes)
         return _normalized(images, self.normalize), labels, tf.cast(real, tf.float32)
 
 
