@@ -59,6 +59,11 @@ def below(bits, bound) -> tf.Tensor:
     return tf.cast(tf.bitwise.right_shift(wide, tf.constant(32, tf.uint64)), tf.int32)
 
 
+def draw(keys, name: str, bound) -> tf.Tensor:
+    """Returns a number from 0 to `bound` - 1 for each key and this purpose, int32."""
+    return below(mix(keys, purpose(name)), bound)
+
+
 def between(bits, low: float, high: float) -> tf.Tensor:
     """Maps uint32 random bits to float64 from `low` up to `high`, uniformly."""
     return low + (high - low) * (tf.cast(bits, tf.float64) * 2.0**-32)

@@ -271,7 +271,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
             setup.plan,
             strategy=setup.strategy,
             validation=setup.validation,
-            callbacks=[note, throughput, metrics, progress, *stopping],
+            callbacks=[note, throughput, metrics, ours.NotLearning(), progress, *stopping],
             checkpointer=checkpointer,
             jit=setup.jit,
             accumulation=setup.accumulation,

@@ -4,6 +4,7 @@ from tfaccel import lazy as _lazy
 
 _NAMES = {
     "MetricsCSV": "tfaccel.callbacks.metrics_csv",
+    "NotLearning": "tfaccel.callbacks.not_learning",
     "RunProgress": "tfaccel.callbacks.run_progress",
     "Throughput": "tfaccel.callbacks.throughput",
 }

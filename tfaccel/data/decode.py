@@ -152,8 +152,9 @@ def _pillow(path) -> tf.Tensor:
     return image
 
 
-def _read_with_pillow(path: bytes) -> np.ndarray:
+def _read_with_pillow(path) -> np.ndarray:
     from PIL import Image
 
-    with Image.open(os.fsdecode(path)) as image:
+    # bytes in a graph, an array of them outside.
+    with Image.open(os.fsdecode(np.asarray(path).item())) as image:
         return np.asarray(image.convert("RGB"))

@@ -39,7 +39,7 @@ def build(
     scale = np.float32(1) / deviation
 
     def apply(images):
-        return (tf.cast(images, tf.float32) - mean) * scale
+        return (tf.cast(images, tf.float32) - _row(mean, images)) * _row(scale, images)
 
     return apply
 
@@ -65,3 +65,10 @@ def channel_statistics(source: Source) -> tuple[np.ndarray, np.ndarray]:
     variances = (shares * (values - means[:, None]) ** 2).sum(axis=1)
     deviations = np.sqrt(np.where(variances > 0, variances, 1.0))
     return np.float32(means), np.float32(deviations)
+
+
+def _row(values, images):
+    """Repeats a number a channel for a whole row: pixel by pixel is far slower."""
+    if np.ndim(values) == 0:
+        return values
+    return np.broadcast_to(values, images.shape[-2:])

@@ -1,12 +1,37 @@
 """Augmentation of whole batches, random per example, without state.
 
 Each technique is a module whose `build` returns a function (images, keys) ->
-images; `build` and `check_fits` here are those of `shift`, crop and flip.
+images, which works in `dataset.map`, in a compiled step and under XLA alike;
+`build` and `check_fits` here are those of `shift`, crop and flip.
 """
 
 from tfaccel import lazy as _lazy
 from tfaccel.data.augment.shift import build, check_fits
 
-_MODULES = ("boxes", "shift")
-__all__ = ["build", "check_fits", *_MODULES]
+_MODULES = (
+    "boxes",
+    "color_jitter",
+    "cutout",
+    "erasing",
+    "randaugment",
+    "resized_crop",
+    "shift",
+    "trivialaugment",
+)
+__all__ = ["build", "chain", "check_fits", *_MODULES]
 __getattr__ = _lazy.attributes(__name__, modules=_MODULES)
+
+
+def chain(*functions):
+    """Returns the function (images, keys) -> images that applies some in turn.
+
+    Example:
+        augment = chain(randaugment.build(number=2), build(crop_padding=4, flip=True))
+    """
+
+    def augment(images, keys):
+        for function in functions:
+            images = function(images, keys)
+        return images
+
+    return augment

@@ -47,8 +47,8 @@ def random_resized_boxes(
     height = tf.where(any_fits, tf.gather(height, first, batch_dims=1), central_height)
     width = tf.where(any_fits, tf.gather(width, first, batch_dims=1), central_width)
     spare_rows, spare_columns = heights - height, widths - width
-    top = _draw(keys, "box top", spare_rows + 1)
-    left = _draw(keys, "box left", spare_columns + 1)
+    top = randomness.draw(keys, "box top", spare_rows + 1)
+    left = randomness.draw(keys, "box left", spare_columns + 1)
     top = tf.where(any_fits, top, spare_rows // 2)
     left = tf.where(any_fits, left, spare_columns // 2)
     return top, left, height, width
@@ -80,5 +80,21 @@ def _central(heights, widths, ratio):
     return tf.cast(height, tf.int32), tf.cast(width, tf.int32)
 
 
-def _draw(keys, purpose: str, bound):
-    return randomness.below(randomness.mix(keys, randomness.purpose(purpose)), bound)
+def mask(images, top, left, height, width) -> tf.Tensor:
+    """Returns which pixels lie in a box of each image.
+
+    Args:
+        images: [n, rows, columns, channels]; only the shape counts.
+        top: First row of each box, int32 [n]; may lie outside, as may the others.
+        left: First column, likewise.
+        height: Rows, likewise, or one number.
+        width: Columns, likewise, or one number.
+
+    Returns:
+        bool [n, rows, columns, 1].
+    """
+    down = tf.range(images.shape[1])[None] - top[:, None]
+    across = tf.range(images.shape[2])[None] - left[:, None]
+    height, width = (tf.reshape(length, [-1, 1]) for length in (height, width))
+    in_rows, in_columns = (down >= 0) & (down < height), (across >= 0) & (across < width)
+    return (in_rows[:, :, None] & in_columns[:, None, :])[..., None]
