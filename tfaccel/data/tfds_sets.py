@@ -89,10 +89,11 @@ def load(
     if builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD:
         size = image_size or (_SIZE if None in shape else None)
         options = {"on_bad_image": on_bad_image, "bad": BadImages()}
-        return {
+        found = {
             split: array_records.load(builder, split, size, crop_area, **options)
             for split in wanted
         }
+        return {split: source for split, source in found.items() if _labelled(source)}
     if None in shape or image_size:
         kind = "images of varying size" if None in shape else "no array_record files"
         raise UserError(
@@ -104,6 +105,15 @@ def load(
     wanted = wanted[:2]
     _check_memory(name, shape, sum(splits[s].num_examples for s in wanted), memory_share)
     return {split: _decode(builder, split, shape, tuple(label.names)) for split in wanted}
+
+
+def _labelled(source: array_records.RecordSource) -> bool:
+    """Some test sets, such as ImageNet's, have the label -1 throughout."""
+    _, labels = source.fetch(tf.constant([0], tf.int64))
+    if int(labels[0]) < 0:
+        name, _, split = source.name.rpartition(" ")
+        logger.info("data: the %s split of %s has no labels: left out", split, name)
+    return int(labels[0]) >= 0
 
 
 def _prepare(builder) -> None:
