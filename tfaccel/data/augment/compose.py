@@ -1,0 +1,26 @@
+"""Putting augmentations together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def unchanged(images, keys):
+    """The augmentation that does nothing: what a builder returns when switched off."""
+    del keys
+    return images
+
+
+def chain(*functions: Callable) -> Callable:
+    """Returns the function (images, keys) -> images that applies some in turn.
+
+    Example:
+        augment = chain(randaugment.build(number=2), shift.build(flip=True))
+    """
+
+    def augment(images, keys):
+        for function in functions:
+            images = function(images, keys)
+        return images
+
+    return augment
