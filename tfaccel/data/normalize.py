@@ -39,7 +39,7 @@ def check(
 def check_model(normalize: Normalize, normalize_model: str | None, model_name: str) -> None:
     """Refuses the preprocessing of a model that is not one of Keras's."""
     name = normalize_model or model_name
-    if normalize == "model" and not name[:1].isupper():
+    if normalize == "model" and (":" in name or not name[:1].isupper()):
         raise UserError(
             f"received data.normalize=model for the model {name}, which is not of "
             "keras.applications: name the one whose weights it starts from, as in "
@@ -78,7 +78,7 @@ def build(
         UserError: If the statistics or the model do not fit.
 
     Example:
-        to_float = tfaccel.data.normalize.build(None, normalize="model", normalize_model="VGG16")
+        to_float = normalize.build(None, normalize="model", normalize_model="VGG16")
     """
     check(normalize=normalize, normalize_model=normalize_model, mean=mean, deviation=deviation)
     if normalize == "model":
