@@ -53,10 +53,8 @@ def choose_jit(busy: bool, *, jit: Flag = "auto") -> bool:
     jit = fields.check(Flag, jit, "data.jit")
     if jit == "auto":
         jit = busy
-        chosen = "on" if jit else "off"
-        logger.info(
-            "data.jit: %s (auto: images are %saugmented)", chosen, "" if jit else "not "
-        )
+        outcome = ("on", "") if busy else ("off", "not ")
+        logger.info("data.jit: %s (auto: images are %saugmented or mixed)", *outcome)
     return jit
 
 

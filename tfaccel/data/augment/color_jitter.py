@@ -8,7 +8,7 @@ from typing import Annotated
 from tfaccel import randomness
 from tfaccel.data.augment import groups
 from tfaccel.data.augment import operations as pillow
-from tfaccel.data.augment.compose import unchanged
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.fields import Range, Share
 from tfaccel.lazy import tf
 
@@ -59,4 +59,4 @@ def build(
             images = pillow.hue(images, draw(keys, "hue", -hue, hue))
         return images
 
-    return augment if brightness or contrast or saturation or hue else unchanged
+    return augmentation(augment) if brightness or contrast or saturation or hue else unchanged

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tfaccel.lazy import tf
+
+
+def augmentation(function: Callable) -> Callable:
+    """Marks a function of TensorFlow's operations: tracing takes it as it is.
+
+    Without it, `dataset.map` rewrites every function that it calls, which takes
+    several times as long as tracing them.
+    """
+    return tf.autograph.experimental.do_not_convert(function)
+
 
 def unchanged(images, keys):
     """The augmentation that does nothing: what a builder returns when switched off."""
@@ -23,4 +34,4 @@ def chain(*functions: Callable) -> Callable:
             images = function(images, keys)
         return images
 
-    return augment
+    return augmentation(augment)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tfaccel import randomness
 from tfaccel.data.augment import boxes
-from tfaccel.data.augment.compose import unchanged
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.data.augment.erasing import paint
 from tfaccel.fields import Count
 from tfaccel.lazy import tf
@@ -39,4 +39,4 @@ def build(*, size: Count = 0) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         inside = boxes.mask(images, top, left, size, size)
         return tf.where(inside, paint(images, keys, "grey"), images)
 
-    return augment if size else unchanged
+    return augmentation(augment) if size else unchanged

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tfaccel import fields, randomness
 from tfaccel.data.augment import boxes
-from tfaccel.data.augment.compose import unchanged
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.errors import UserError
 from tfaccel.fields import Share
 from tfaccel.lazy import tf
@@ -71,7 +71,7 @@ def build(
         inside = boxes.mask(images, top, left, rows, columns) & erased[:, None, None, None]
         return tf.where(inside, paint(images, own, fill), images)
 
-    return augment if probability else unchanged
+    return augmentation(augment) if probability else unchanged
 
 
 def paint(images, keys, fill: Fill):

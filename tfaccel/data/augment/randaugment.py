@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tfaccel import randomness
 from tfaccel.data.augment import groups
 from tfaccel.data.augment import operations as pillow
-from tfaccel.data.augment.compose import unchanged
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.fields import Count, Share
 from tfaccel.lazy import tf
 
@@ -49,7 +49,7 @@ def build(
         start = (tf.constant(0), images)
         return tf.while_loop(lambda turn, _: turn < number, one_turn, start)[1]
 
-    return augment if number else unchanged
+    return augmentation(augment) if number else unchanged
 
 
 def _operations(magnitude: float) -> list[Callable]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tfaccel.data.augment import boxes, resample
-from tfaccel.data.augment.compose import unchanged
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.errors import UserError
 from tfaccel.fields import Share
 from tfaccel.lazy import tf
@@ -50,4 +50,4 @@ def build(
         parts = boxes.random_resized_boxes(keys, height, width, scale=scale, ratio=ratio)
         return resample.resize_part(images, *parts)
 
-    return augment if smallest_area < 1 else unchanged
+    return augmentation(augment) if smallest_area < 1 else unchanged

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tfaccel import randomness
 from tfaccel.data.augment import groups
 from tfaccel.data.augment import operations as pillow
-from tfaccel.data.augment.compose import unchanged
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.lazy import tf
 
 _LEVELS = 31
@@ -37,7 +37,7 @@ def build(*, enabled: bool = False) -> Callable[[tf.Tensor, tf.Tensor], tf.Tenso
         choices = randomness.draw(own, "operation", len(_OPERATIONS) + 4)
         return groups.apply(_OPERATIONS, tf.maximum(choices - 4, 0), images, own)
 
-    return augment if enabled else unchanged
+    return augmentation(augment) if enabled else unchanged
 
 
 def _level(keys):
