@@ -282,7 +282,25 @@ CASES = {
     "horovod": setting("distribution.strategy", "horovod", "not yet", "Use none"),
     "data on the device": setting("data.placement", "device", "not yet", "Use host"),
     "pruning": setting("pruning.final_sparsity", "0.5", "not there yet", "Leave the field at"),
-    "ImageNet weights": setting("model.weights", "imagenet", "not yet", "or leave it out."),
+    "ImageNet weights on a model of ours": setting(
+        "model.weights", "imagenet", "1,000 classes", "model.head=pooled."
+    ),
+    "ImageNet weights on pixels of 0..1": flags(
+        "--config=cifar10_vgg16_transfer --config.data.normalize=unit",
+        "received model.weights=imagenet with data.normalize=unit",
+        "Set data.normalize=model",
+    ),
+    "no folder of images": flags(
+        "--config.data.name=folder --config.data.dir=absent",
+        "received data.dir=absent, which is not there, expected a folder with one folder of "
+        "images for each class.",
+    ),
+    "a function of one's own with a number": flags(
+        "--config.data.name=my-data:load", "data.name=my-data:load, expected 'module:function'."
+    ),
+    "an unknown way with bad images": setting(
+        "data.on_bad_image", "ignore", "expected one of fail, skip."
+    ),
     # Combinations that cannot work.
     "growth with a limit": flags(
         "--config.devices.memory_growth=true --config.devices.memory_limit_mb=100",

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tfaccel import callback_state, step
 from tfaccel.checkpoint import Checkpointer
+from tfaccel.data import mixing
 from tfaccel.data.per_image import read_errors
 from tfaccel.data.pipeline import EvaluationData, TrainingData
 from tfaccel.errors import UserError
@@ -57,8 +58,9 @@ def fit(
         Keras's History: the metrics at each epoch's end.
 
     Raises:
-        UserError: If the batch cannot be shared out, or a callback waits for a
-            metric that will not exist.
+        UserError: If the batch cannot be shared out, the loss does not take soft
+            labels that the data have, or a callback waits for a metric that will
+            not exist.
 
     Example:
         data = TrainingData(source, seed=0, global_batch_size=128)
@@ -67,6 +69,8 @@ def fit(
     """
     strategy = strategy or tf.distribute.get_strategy()
     check_batch(data.global_batch_size, strategy.num_replicas_in_sync, accumulation)
+    if data.mixing is not None:
+        mixing.check_loss(model)
     logger.info(
         "global_batch_size: %d = %d per replica x %d replica(s) x %d micro-step(s)",
         data.global_batch_size,

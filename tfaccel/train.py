@@ -34,7 +34,7 @@ from tfaccel import config as config_lib
 from tfaccel import plan as plan_lib
 from tfaccel.callbacks import early_stopping
 from tfaccel.config import arguments
-from tfaccel.data import augment, normalize, pipeline, sources
+from tfaccel.data import augment, mixing, normalize, pipeline, sources
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras
 from tfaccel.log import logger
@@ -142,7 +142,7 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
     with results.disk_errors(workdir):
         steps, speed = _fit(setup, checkpointer, config, workdir)
         final = loop.evaluate(setup.model, setup.test, strategy=setup.strategy, jit=setup.jit)
-        save_model(setup.model, workdir / results.MODEL)
+        save_model(setup.model, workdir / results.MODEL, setup.test.one_hot)
         report = {
             "final": final,
             "throughput": {"images_per_second": speed},
@@ -201,17 +201,19 @@ def build_model(config, source: sources.Source, plan: plan_lib.Plan) -> keras.Mo
     )
     if policy.name == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    return compiled(model, optimizer)
+    soft_labels = mixing.build(**arguments(mixing.build, config.data.mixing)) is not None
+    return compiled(model, optimizer, soft_labels)
 
 
-def compiled(model: keras.Model, optimizer) -> keras.Model:
-    """Compiles a classifier of whole-number labels; metrics heed sample weights."""
+def compiled(model: keras.Model, optimizer, soft_labels: bool = False) -> keras.Model:
+    """Compiles a classifier of whole-number or soft labels; metrics heed sample weights."""
+    prefix = "" if soft_labels else "Sparse"
+    loss = getattr(keras.losses, f"{prefix}CategoricalCrossentropy")
+    accuracy = getattr(keras.metrics, f"{prefix}CategoricalAccuracy")
     model.compile(
         optimizer=optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(
-            from_logits=not registry.gives_probabilities(model)
-        ),
-        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        loss=loss(from_logits=not registry.gives_probabilities(model)),
+        weighted_metrics=[accuracy(name="accuracy")],
         jit_compile=False,
         auto_scale_loss=False,
     )
@@ -225,25 +227,49 @@ def build_data(config, splits: sources.Splits, seed: int) -> tuple:
     def statistics():
         return normalize.channel_statistics(splits.train.sample(_STATISTICS_IMAGES))
 
-    to_float = normalize.build(statistics, **arguments(normalize.build, config.data))
-    augment.check_fits(splits.train.image_shape, config.data.augment.crop_padding)
-    augmented = augment.build(**arguments(augment.build, config.data.augment))
+    to_float = normalize.build(
+        statistics, config.model.name, **arguments(normalize.build, config.data)
+    )
+    augmented = build_augmentation(config, splits.train.image_shape)
+    mixed = mixing.build(**arguments(mixing.build, config.data.mixing))
+    busy = augmented is not None or mixed is not None
+    jit = pipeline.choose_jit(busy, **arguments(pipeline.choose_jit, config.data))
     batch = config.global_batch_size
-    training = pipeline.TrainingData(splits.train, seed, batch, augmented, to_float)
+    training = pipeline.TrainingData(splits.train, seed, batch, augmented, to_float, mixed, jit)
     evaluation = [
-        source and pipeline.EvaluationData(source, batch, to_float)
+        source and pipeline.EvaluationData(source, batch, to_float, mixed is not None)
         for source in (splits.validation, splits.test)
     ]
     return training, *evaluation
 
 
-def save_model(model: keras.Model, path: Path) -> None:
+def build_augmentation(config, image_shape: tuple[int, int, int]):
+    """Returns the function that augments training images, or None if there is none."""
+    section = config.data.augment
+    augment.check_fits(image_shape, section.crop_padding)
+    steps = [
+        module.build(**arguments(module.build, place))
+        for module, place in (
+            (augment.resized_crop, section.resized_crop),
+            (augment.shift, section),
+            (augment.randaugment, section.randaugment),
+            (augment.trivialaugment, section.trivialaugment),
+            (augment.color_jitter, section.color_jitter),
+            (augment.erasing, section.erasing),
+            (augment.cutout, section.cutout),
+        )
+    ]
+    steps = [step for step in steps if step is not augment.unchanged]
+    return augment.chain(*steps) if steps else None
+
+
+def save_model(model: keras.Model, path: Path, soft_labels: bool = False) -> None:
     """Saves a model that any Keras loads and evaluates, without tfaccel.
 
     Our learning-rate schedules are no part of Keras, so the file holds a plain
     optimizer; the run's own is in its checkpoints.
     """
-    compiled(model, keras.optimizers.SGD())
+    compiled(model, keras.optimizers.SGD(), soft_labels)
     partial = path.with_name(f".partial_{path.name}")
     model.save(partial)
     partial.replace(path)

@@ -12,6 +12,7 @@ _MODULES = (
     "folder_sets",
     "image_index",
     "labels",
+    "mixing",
     "normalize",
     "order",
     "own_sets",

@@ -14,7 +14,9 @@ from tfaccel.data import order
 from tfaccel.data.per_image import PerImageSource
 from tfaccel.data.source import Source
 from tfaccel.errors import UserError
+from tfaccel.fields import Flag
 from tfaccel.lazy import tf
+from tfaccel.log import logger
 
 Placement = Literal["host", "device"]
 
@@ -38,6 +40,23 @@ def place(*, placement: Placement = "host") -> Placement:
     """
     check(placement=placement)
     return placement
+
+
+def choose_jit(busy: bool, *, jit: Flag = "auto") -> bool:
+    """Returns whether to compile augmentation with XLA; "auto" is logged.
+
+    Args:
+        busy: Whether images are augmented or mixed at all.
+        jit: "auto" compiles whenever there is something to gain: on CPUs the
+            compiled function is several times faster than TensorFlow's operations one
+            after the other, and the pixels are the same.
+    """
+    jit = fields.check(Flag, jit, "data.jit")
+    if jit == "auto":
+        jit = busy
+        outcome = ("on", "") if busy else ("off", "not ")
+        logger.info("data.jit: %s (auto: images are %saugmented or mixed)", *outcome)
+    return jit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +102,7 @@ class TrainingData:
             [b], or float32 [b, classes] with `mixing`); b is the batch of one
             replica.
         """
-        finish = tf.function(self._finish, jit_compile=self.jit or None)
+        finish = tf.function(self._finish, autograph=False, jit_compile=self.jit or None)
 
         def complete(images, labels, places):
             # XLA has no kernel for the order of examples.

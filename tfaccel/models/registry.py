@@ -25,10 +25,10 @@ def check(
     *,
     name: str,
     weights: str | None,
-    head: Head,
-    hidden_units: Count,
-    freeze_base: Flag,
     arguments: dict,
+    head: Head = "original",
+    hidden_units: Count = 0,
+    freeze_base: Flag = "auto",
 ) -> None:
     """Refuses weights that cannot be there; names are checked by `build`."""
     del arguments
@@ -54,8 +54,8 @@ def check(
         )
     if weights not in (None, "imagenet") and not Path(weights).is_file():
         raise UserError(
-            f"received model.weights={weights}, expected imagenet or the path of an existing "
-            ".weights.h5 or .keras file."
+            f"received model.weights={weights}, expected the path of an existing "
+            ".weights.h5 or .keras file, or imagenet."
         )
 
 
@@ -156,6 +156,21 @@ def check_scaling(model: keras.Model, normalize: str) -> None:
                 f"data.normalize={normalize} would do it a second time: set "
                 "data.normalize=none."
             )
+
+
+def check_preprocessing(weights: str | None, normalize: str) -> None:
+    """Refuses ImageNet weights on images that are not as they were trained.
+
+    Args:
+        weights: As for `build`.
+        normalize: How the data are normalised; see `tfaccel.data.normalize`.
+    """
+    if weights == "imagenet" and normalize in ("dataset", "unit"):
+        raise UserError(
+            f"received model.weights=imagenet with data.normalize={normalize}: these weights "
+            "need the preprocessing they were trained with. Set data.normalize=model (or none, "
+            "for a model that does it itself)."
+        )
 
 
 def _find(name: str) -> Callable:

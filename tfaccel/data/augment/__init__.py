@@ -6,6 +6,7 @@ images, which works in `dataset.map`, in a compiled step and under XLA alike;
 """
 
 from tfaccel import lazy as _lazy
+from tfaccel.data.augment.compose import chain, unchanged
 from tfaccel.data.augment.shift import build, check_fits
 
 _MODULES = (
@@ -18,20 +19,5 @@ _MODULES = (
     "shift",
     "trivialaugment",
 )
-__all__ = ["build", "chain", "check_fits", *_MODULES]
+__all__ = ["build", "chain", "check_fits", "unchanged", *_MODULES]
 __getattr__ = _lazy.attributes(__name__, modules=_MODULES)
-
-
-def chain(*functions):
-    """Returns the function (images, keys) -> images that applies some in turn.
-
-    Example:
-        augment = chain(randaugment.build(number=2), build(crop_padding=4, flip=True))
-    """
-
-    def augment(images, keys):
-        for function in functions:
-            images = function(images, keys)
-        return images
-
-    return augment

@@ -8,6 +8,7 @@ from typing import Annotated
 from tfaccel import randomness
 from tfaccel.data.augment import groups
 from tfaccel.data.augment import operations as pillow
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.fields import Range, Share
 from tfaccel.lazy import tf
 
@@ -50,8 +51,6 @@ def build(
         return randomness.between(randomness.mix(keys, word), low, high)
 
     def augment(images, keys):
-        if not (brightness or contrast or saturation or hue):
-            return images
         groups.check_images(images, "data.augment.color_jitter")
         for name, operation, amount in factors:
             if amount:
@@ -60,4 +59,4 @@ def build(
             images = pillow.hue(images, draw(keys, "hue", -hue, hue))
         return images
 
-    return augment
+    return augmentation(augment) if brightness or contrast or saturation or hue else unchanged

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tfaccel import randomness
 from tfaccel.data.augment import boxes
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.data.augment.erasing import paint
 from tfaccel.fields import Count
 from tfaccel.lazy import tf
@@ -31,8 +32,6 @@ def build(*, size: Count = 0) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """
 
     def augment(images, keys):
-        if not size:
-            return images
         top, left = (
             randomness.draw(keys, f"cutout {side}", length) - size // 2
             for side, length in zip(("top", "left"), images.shape[1:3], strict=True)
@@ -40,4 +39,4 @@ def build(*, size: Count = 0) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         inside = boxes.mask(images, top, left, size, size)
         return tf.where(inside, paint(images, keys, "grey"), images)
 
-    return augment
+    return augmentation(augment) if size else unchanged

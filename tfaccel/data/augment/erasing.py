@@ -8,6 +8,7 @@ from typing import Literal
 
 from tfaccel import fields, randomness
 from tfaccel.data.augment import boxes
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.errors import UserError
 from tfaccel.fields import Share
 from tfaccel.lazy import tf
@@ -60,8 +61,6 @@ def build(
     )
 
     def augment(images, keys):
-        if not probability:
-            return images
         own = randomness.mix(keys, randomness.purpose("erasing"))
         height, width = images.shape[1:3]
         top, left, rows, columns = boxes.random_resized_boxes(
@@ -72,7 +71,7 @@ def build(
         inside = boxes.mask(images, top, left, rows, columns) & erased[:, None, None, None]
         return tf.where(inside, paint(images, own, fill), images)
 
-    return augment
+    return augmentation(augment) if probability else unchanged
 
 
 def paint(images, keys, fill: Fill):

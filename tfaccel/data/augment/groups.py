@@ -57,6 +57,11 @@ def apply(operations: Sequence[Callable], choices, images, keys):
     return images
 
 
+def pick(choices, tensors):
+    """Returns row i of the tensor that `choices[i]`, int32 [n], numbers."""
+    return tf.gather(tf.stack(tensors, axis=1), choices, batch_dims=1)
+
+
 def check_images(images, name: str) -> None:
     """Refuses images that Pillow's operations are not made for.
 

@@ -19,29 +19,30 @@ GREY = 128
 _BITS = 16
 
 
-def shear(images, across, down):
-    """Shears: each row moves by `across` times its number, each column by `down`."""
-    one, zero = tf.ones_like(across), tf.zeros_like(across)
-    matrices = tf.stack([one, across, zero, down, one, zero], axis=1)
+def affine(images, matrices):
+    """Shears, moves or turns: matrices float64 [n, 6] of the three functions below."""
     return resample.affine(images, matrices, GREY)
 
 
-def translate(images, right, down):
+def shear(across, down):
+    """Each row moves by `across` times its number, each column by `down` times."""
+    one, zero = tf.ones_like(across), tf.zeros_like(across)
+    return tf.stack([one, across, zero, down, one, zero], axis=1)
+
+
+def translate(right, down):
     """Moves by pixels, or fractions of them, to the right and down."""
     one, zero = tf.ones_like(right), tf.zeros_like(right)
-    matrices = tf.stack([one, zero, -right, zero, one, -down], axis=1)
-    return resample.affine(images, matrices, GREY)
+    return tf.stack([one, zero, -right, zero, one, -down], axis=1)
 
 
-def rotate(images, degrees):
+def rotate(degrees, height: int, width: int):
     """Turns counter-clockwise about the centre."""
-    height, width = images.shape[1:3]
     angle = degrees * (math.pi / 180)
     cosine, sine = tf.cos(angle), tf.sin(angle)
     x, y = width / 2, height / 2
     from_left, from_top = x - cosine * x + sine * y, y - sine * x - cosine * y
-    matrices = tf.stack([cosine, -sine, from_left, sine, cosine, from_top], axis=1)
-    return resample.affine(images, matrices, GREY)
+    return tf.stack([cosine, -sine, from_left, sine, cosine, from_top], axis=1)
 
 
 def brightness(images, factors):

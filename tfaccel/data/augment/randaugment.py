@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tfaccel import randomness
 from tfaccel.data.augment import groups
 from tfaccel.data.augment import operations as pillow
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.fields import Count, Share
 from tfaccel.lazy import tf
 
@@ -36,17 +37,19 @@ def build(
     """
 
     def augment(images, keys):
-        if not number:
-            return images
         groups.check_images(images, "data.augment.randaugment")
         operations = _operations(magnitude)
-        for turn in range(number):
-            own = randomness.mix(keys, randomness.purpose(f"randaugment {turn}"))
-            choices = randomness.draw(own, "operation", len(operations))
-            images = groups.apply(operations, choices, images, own)
-        return images
 
-    return augment
+        def one_turn(turn, images):
+            own = randomness.mix(keys, turn, randomness.purpose("randaugment"))
+            # Shear, translate and rotate are one operation, drawn three times as often.
+            choices = randomness.draw(own, "operation", len(operations) + 2)
+            return turn + 1, groups.apply(operations, tf.maximum(choices - 2, 0), images, own)
+
+        start = (tf.constant(0), images)
+        return tf.while_loop(lambda turn, _: turn < number, one_turn, start)[1]
+
+    return augmentation(augment) if number else unchanged
 
 
 def _operations(magnitude: float) -> list[Callable]:
@@ -59,16 +62,16 @@ def _operations(magnitude: float) -> list[Callable]:
     def upto(keys, name, most):
         return randomness.draw(keys, name, int(most) + 1)
 
-    def shear(images, keys):
-        return pillow.shear(images, signed(keys, "across"), signed(keys, "down"))
-
-    def translate(images, keys):
+    def geometry(images, keys):
         height, width = images.shape[1:3]
-        right, down = signed(keys, "across", width), signed(keys, "down", height)
-        return pillow.translate(images, right, down)
-
-    def rotate(images, keys):
-        return pillow.rotate(images, signed(keys, "angle", 360.0))
+        across, down = signed(keys, "across"), signed(keys, "down")
+        kinds = (
+            pillow.shear(across, down),
+            pillow.translate(across * width, down * height),
+            pillow.rotate(across * 360, height, width),
+        )
+        kind = randomness.draw(keys, "geometry", len(kinds))
+        return pillow.affine(images, groups.pick(kind, kinds))
 
     def brightness(images, keys):
         return pillow.brightness(images, 1 + signed(keys, "amount"))
@@ -97,6 +100,6 @@ def _operations(magnitude: float) -> list[Callable]:
         return pillow.equalize(images)
 
     return [
-        shear, translate, rotate, brightness, color, contrast, sharpness, posterize,
-        solarize, autocontrast, equalize,
+        geometry, brightness, color, contrast, sharpness, posterize, solarize,
+        autocontrast, equalize,
     ]  # fmt: skip

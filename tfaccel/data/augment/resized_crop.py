@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tfaccel.data.augment import boxes, resample
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.errors import UserError
 from tfaccel.fields import Share
 from tfaccel.lazy import tf
@@ -44,11 +45,9 @@ def build(
     check(smallest_area=smallest_area, narrowest=narrowest)
 
     def augment(images, keys):
-        if smallest_area == 1:
-            return images
         height, width = images.shape[1:3]
         scale, ratio = (smallest_area, 1.0), (narrowest, 1 / narrowest)
         parts = boxes.random_resized_boxes(keys, height, width, scale=scale, ratio=ratio)
         return resample.resize_part(images, *parts)
 
-    return augment
+    return augmentation(augment) if smallest_area < 1 else unchanged

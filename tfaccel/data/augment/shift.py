@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from tfaccel import fields, randomness
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.errors import UserError
 from tfaccel.fields import Count
 from tfaccel.lazy import tf
@@ -91,7 +92,7 @@ def build(
             columns += left
         return _take_columns(images, columns)
 
-    return augment if crop_padding or flip or alternating_flip else lambda images, keys: images
+    return augmentation(augment) if crop_padding or flip or alternating_flip else unchanged
 
 
 def _mirrored(keys, at_random: bool):

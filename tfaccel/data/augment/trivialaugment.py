@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tfaccel import randomness
 from tfaccel.data.augment import groups
 from tfaccel.data.augment import operations as pillow
+from tfaccel.data.augment.compose import augmentation, unchanged
 from tfaccel.lazy import tf
 
 _LEVELS = 31
@@ -30,14 +31,13 @@ def build(*, enabled: bool = False) -> Callable[[tf.Tensor, tf.Tensor], tf.Tenso
     """
 
     def augment(images, keys):
-        if not enabled:
-            return images
         groups.check_images(images, "data.augment.trivialaugment")
         own = randomness.mix(keys, randomness.purpose("trivialaugment"))
-        choices = randomness.draw(own, "operation", len(_OPERATIONS))
-        return groups.apply(_OPERATIONS, choices, images, own)
+        # The five kinds of geometry are one operation, drawn five times as often.
+        choices = randomness.draw(own, "operation", len(_OPERATIONS) + 4)
+        return groups.apply(_OPERATIONS, tf.maximum(choices - 4, 0), images, own)
 
-    return augment
+    return augmentation(augment) if enabled else unchanged
 
 
 def _level(keys):
@@ -50,15 +50,19 @@ def _signed(keys, most: float):
     return sign * _level(keys) * most
 
 
-def _geometry(operation: Callable, most: float, along: int) -> Callable:
-    """An operation of two amounts, across and down, of which one is 0."""
-
-    def apply(images, keys):
-        amount = _signed(keys, most)
-        pair = [amount, tf.zeros_like(amount)]
-        return operation(images, pair[along], pair[1 - along])
-
-    return apply
+def _geometry(images, keys):
+    height, width = images.shape[1:3]
+    amount = _signed(keys, 1.0)
+    none = tf.zeros_like(amount)
+    kinds = (
+        pillow.shear(amount * 0.99, none),
+        pillow.shear(none, amount * 0.99),
+        pillow.translate(amount * 32, none),
+        pillow.translate(none, amount * 32),
+        pillow.rotate(amount * 135, height, width),
+    )
+    kind = randomness.draw(keys, "geometry", len(kinds))
+    return pillow.affine(images, groups.pick(kind, kinds))
 
 
 def _enhance(operation: Callable) -> Callable:
@@ -74,12 +78,8 @@ def _solarize(images, keys):
 
 
 _OPERATIONS = (
+    _geometry,
     lambda images, keys: images,
-    _geometry(pillow.shear, 0.99, along=0),
-    _geometry(pillow.shear, 0.99, along=1),
-    _geometry(pillow.translate, 32.0, along=0),
-    _geometry(pillow.translate, 32.0, along=1),
-    lambda images, keys: pillow.rotate(images, _signed(keys, 135.0)),
     _enhance(pillow.brightness),
     _enhance(pillow.color),
     _enhance(pillow.contrast),
