@@ -70,7 +70,9 @@ def bare_decoding(folder: Path, batch: int):
         return found["path"], found["box"]
 
     def read(path, box):
-        image = tf.image.decode_and_crop_jpeg(tf.io.read_file(path), box, channels=3)
+        image = tf.image.decode_and_crop_jpeg(
+            tf.io.read_file(path), box, channels=3, dct_method="INTEGER_ACCURATE"
+        )
         return tf.reduce_max(image[:1, :1])  # Nothing large to copy.
 
     return (

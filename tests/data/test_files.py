@@ -41,8 +41,8 @@ def test_pixels_equal_those_of_pillow(form, tmp_path):
     kind, _, _ = image_index.read_header(path)
     pixels = decode.whole(str(path), kind, ALL_KINDS).numpy()
     assert (pixels.dtype, pixels.shape) == (np.uint8, (40, 56, 3))
-    # JPEGs of other builds of the library differ in rounding, colours in that of CMYK.
-    allowed = 6 if kind == image_index.JPEG else 0
+    # The way from four colours to three is rounded in another place.
+    allowed = 5 if form == "cmyk.jpg" else 0
     assert np.abs(pixels.astype(int) - by_pillow(path)).max() <= allowed
 
 

@@ -233,19 +233,21 @@ def _batches(data: TrainingData | EvaluationData, finish, first_step: int, shard
         start = step * global_batch_size + replica * size
         return start + tf.range(size, dtype=tf.int64)
 
+    def wanted(position):
+        return data._wanted(places_of(position))
+
     def load(position):
         places = places_of(position)
         return finish(*source.fetch(*data._wanted(places)), places)
 
+    def complete(fetched, places):
+        return finish(*fetched, places)
+
     # A finite dataset, however long, costs a collective a step on workers.
     positions = tf.data.Dataset.counter(first_step * local)
     if isinstance(source, PerImageSource):
-        images = _one_by_one(source, positions, lambda p: data._wanted(places_of(p)))
-        places = positions.map(places_of)
-        batches = _parallel(
-            tf.data.Dataset.zip(images, places),
-            lambda fetched, places: finish(*fetched, places),
-        )
+        images = _one_by_one(source, positions, wanted)
+        batches = _parallel(tf.data.Dataset.zip(images, positions.map(places_of)), complete)
     else:
         batches = _parallel(positions, load)
     return batches.prefetch(tf.data.AUTOTUNE)
@@ -254,8 +256,11 @@ def _batches(data: TrainingData | EvaluationData, finish, first_step: int, shard
 def _one_by_one(source: PerImageSource, positions, wanted):
     """Returns batches of (images, labels) whose examples are read in parallel."""
     size = wanted(tf.constant(0, tf.int64))[0].shape[0]
-    requests = _parallel(positions, lambda position: source.requests(*wanted(position)))
-    images = _parallel(requests.unbatch(), source.load)
+
+    def request(position):
+        return source.requests(*wanted(position))
+
+    images = _parallel(_parallel(positions, request).unbatch(), source.load)
     return images.batch(size, drop_remainder=True)
 
 
