@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from tfaccel import callback_state, step
 from tfaccel.checkpoint import Checkpointer
 from tfaccel.data import mixing
-from tfaccel.data.per_image import read_errors
 from tfaccel.data.pipeline import EvaluationData, TrainingData
+from tfaccel.data.source import read_errors
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras, tf
 from tfaccel.log import logger

@@ -11,7 +11,7 @@ from test_pipeline import assert_same, batches, strategy_batches
 
 from tfaccel.data import decode, image_index, pipeline, sources
 from tfaccel.data.augment.boxes import random_resized_boxes
-from tfaccel.data.per_image import read_errors
+from tfaccel.data.source import read_errors
 from tfaccel.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_cache")

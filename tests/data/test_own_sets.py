@@ -6,7 +6,7 @@ import tensorflow as tf
 from test_pipeline import assert_same, batches
 
 from tfaccel.data import pipeline, sources
-from tfaccel.data.per_image import read_errors
+from tfaccel.data.source import read_errors
 from tfaccel.errors import UserError
 
 MODULE = """

@@ -481,7 +481,7 @@ def test_set_larger_than_its_share_of_the_memory_is_refused(prepared, monkeypatc
         (
             {"image": tfds.features.Image(shape=(None, None, 3))},
             ("train",),
-            "images of varying size: .*file_format=array_record",
+            "images of varying size in files without random access.*file_format=array_record",
         ),
         ({}, ("test",), "has the splits test, expected 'train'"),
     ],

@@ -16,6 +16,7 @@ from tfaccel import cli, config_flag, devices, randomness, train
 from tfaccel import config as config_lib
 from tfaccel.config import arguments
 from tfaccel.data import inspection, sources
+from tfaccel.data.source import read_errors
 from tfaccel.errors import UserError, one_line
 
 USAGE = """Shows what a config's data are like, before anybody trains on them.
@@ -61,6 +62,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
+@read_errors()
 def inspect(
     config: config_dict.ConfigDict, *, show: int, out: Path, scan: bool, seconds: float
 ) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
-import re
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal
 
@@ -161,15 +158,3 @@ class PerImageSource(Source):
     def _rows(self):
         with tf.device("CPU:0"), tf.init_scope():
             return tf.convert_to_tensor(self.rows)
-
-
-@contextlib.contextmanager
-def read_errors() -> Iterator[None]:
-    """Makes a `UserError` raised while reading, deep in TensorFlow, one again."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        match = re.search(r"UserError: ([^\n]+)", error.message or "")
-        if match is None:
-            raise
-        raise UserError(match[1]) from error

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
+import re
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -63,7 +66,8 @@ class Source(abc.ABC):
         chosen = np.linspace(0, len(self) - 1, min(count, len(self))).astype(np.int64)
         dataset = tf.data.Dataset.from_tensor_slices(chosen)
         parts = dataset.batch(64).map(self.fetch, num_parallel_calls=tf.data.AUTOTUNE)
-        images, labels = zip(*parts.as_numpy_iterator(), strict=True)
+        with read_errors():
+            images, labels = zip(*parts.as_numpy_iterator(), strict=True)
         return from_arrays(
             np.concatenate(images), np.concatenate(labels), self.class_names, self.name
         )
@@ -166,3 +170,15 @@ def hold_out(source: Source, share: float, purpose: str) -> tuple[Source, Source
     scores = randomness.mix(tf.range(len(source)), randomness.purpose(purpose)).numpy()
     ranked = np.argsort(scores, kind="stable")
     return source.subset(np.sort(ranked[count:])), source.subset(np.sort(ranked[:count]))
+
+
+@contextlib.contextmanager
+def read_errors() -> Iterator[None]:
+    """Makes a `UserError` raised while reading, deep in TensorFlow, one again."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        match = re.search(r"UserError: ([^\n]+)", error.message or "")
+        if match is None:
+            raise
+        raise UserError(match[1]) from error

@@ -59,7 +59,12 @@ def check(
     num_examples: PositiveInt | None,
 ) -> None:
     """Refuses a dataset that does not exist; knows TFDS's names without a network."""
-    del memory_share, crop_area, on_bad_image
+    del memory_share, on_bad_image
+    if crop_area == 0:
+        raise UserError(
+            "received data.crop_area=0.0, expected more than 0: a crop would show nothing. "
+            "0.08 is usual."
+        )
     sizes = {"data.num_classes": num_classes, "data.num_examples": num_examples}
     if name in ("digits", "npz") or name in _KNOWN_SHAPES or _is_function(name):
         sizes["data.image_size"] = image_size

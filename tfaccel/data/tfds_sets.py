@@ -10,7 +10,7 @@ import numpy as np
 from tfaccel import host
 from tfaccel.data import array_records
 from tfaccel.data.per_image import BadImages, OnBadImage
-from tfaccel.data.source import Source, from_arrays
+from tfaccel.data.source import Source, from_arrays, read_errors
 from tfaccel.errors import UserError, did_you_mean, one_line
 from tfaccel.lazy import tf
 from tfaccel.log import logger
@@ -95,11 +95,11 @@ def load(
         }
         return {split: source for split, source in found.items() if _labelled(source)}
     if None in shape or image_size:
-        kind = "images of varying size" if None in shape else "no array_record files"
+        kind = "images of varying size" if None in shape else f"images of {shape}"
         raise UserError(
-            f"{name} in {builder.data_path} has {kind}: they can be brought to one size only "
-            "from files with random access. Prepare it again with tfds build "
-            f"{builder.name} --file_format=array_record."
+            f"{name} has {kind} in files without random access, from which they cannot be "
+            f"brought to another size. Prepare it again with tfds build {builder.name} "
+            "--file_format=array_record."
         )
     # A validation set beside a test set stays unread, as ever: it is of no use here.
     wanted = wanted[:2]
@@ -109,7 +109,8 @@ def load(
 
 def _labelled(source: array_records.RecordSource) -> bool:
     """Some test sets, such as ImageNet's, have the label -1 throughout."""
-    _, labels = source.fetch(tf.constant([0], tf.int64))
+    with read_errors():
+        _, labels = source.fetch(tf.constant([0], tf.int64))
     if int(labels[0]) < 0:
         name, _, split = source.name.rpartition(" ")
         logger.info("data: the %s split of %s has no labels: left out", split, name)
