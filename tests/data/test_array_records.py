@@ -97,8 +97,9 @@ def test_images_of_varying_size_are_cut_to_one(varying):
         top, left = (height - side) // 2, (width - side) // 2
         middle = pictures.picture(height, width, seed=i)[top : top + side, left : left + side]
         expected = tf.image.resize(middle, [12, 12], antialias=True).numpy()
-        # JPEG's loss, and a reduction without a filter as wide.
-        assert np.abs(images[i].numpy() - expected).mean() < 3
+        # JPEG loses some; whole numbers are within a half of the others.
+        allowed = 8 if "jpeg" in varying.name else 0.5
+        assert np.abs(images[i].numpy() - expected).mean() < allowed
 
 
 def test_default_size_is_224(varying):
