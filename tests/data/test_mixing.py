@@ -158,5 +158,5 @@ def test_sparse_loss_is_refused_with_the_right_one(loss):
 
 
 def test_labels_that_say_nothing_are_refused():
-    with pytest.raises(UserError, match="label_smoothing=1.0, expected less than 1"):
+    with pytest.raises(UserError, match=r"label_smoothing=1\.0, expected less than 1"):
         mixing.build(label_smoothing=1.0)

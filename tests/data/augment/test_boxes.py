@@ -14,9 +14,8 @@ def keys(count=MANY):
 
 
 def drawn(heights, widths, count=MANY, **options):
-    return [
-        b.numpy() for b in boxes.random_resized_boxes(keys(count), heights, widths, **options)
-    ]
+    parts = boxes.random_resized_boxes(keys(count), heights, widths, **options)
+    return [part.numpy() for part in parts]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,8 @@ def test_graph_and_xla_draw_the_same_boxes():
 
 def test_mask_is_true_inside_and_may_reach_out():
     images = np.zeros((2, 3, 4, 1))
-    got = boxes.mask(images, np.array([1, -1]), np.array([2, 0]), 2, np.array([5, 1]))
+    top, left, width = (tf.constant(pair) for pair in ([1, -1], [2, 0], [5, 1]))
+    got = boxes.mask(images, top, left, 2, width)
     expected = [
         [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]],
         [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],

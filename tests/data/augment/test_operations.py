@@ -14,6 +14,7 @@ COUNT, SIZE = 24, 40
 RANDOM = np.random.default_rng(1)
 FACTORS = RANDOM.uniform(0, 2, COUNT)
 PAIRS = RANDOM.uniform(-1, 1, (COUNT, 2))
+MOVES = 30 * PAIRS
 DEGREES = RANDOM.uniform(-180, 180, COUNT)
 BITS = RANDOM.integers(1, 9, COUNT).astype(np.int32)
 THRESHOLDS = RANDOM.integers(0, 257, COUNT).astype(np.int32)
@@ -43,15 +44,13 @@ def added(image, number):
 # rounding error.
 CASES = {
     "shear": (
-        lambda x: operations.affine(x, operations.shear(PAIRS[:, 0], PAIRS[:, 1])),
+        lambda x: operations.affine(x, operations.shear(*PAIRS.T)),
         lambda i, k: transformed(i, 1, PAIRS[k, 0], 0, PAIRS[k, 1], 1, 0),
         1,
     ),
     "translate": (
-        lambda x: operations.affine(
-            x, operations.translate(30 * PAIRS[:, 0], 30 * PAIRS[:, 1])
-        ),
-        lambda i, k: transformed(i, 1, 0, -30 * PAIRS[k, 0], 0, 1, -30 * PAIRS[k, 1]),
+        lambda x: operations.affine(x, operations.translate(*MOVES.T)),
+        lambda i, k: transformed(i, 1, 0, -MOVES[k, 0], 0, 1, -MOVES[k, 1]),
         1,
     ),
     "rotate": (

@@ -71,7 +71,7 @@ def test_noise_is_uniform():
 
 
 def test_areas_in_the_wrong_order_are_refused():
-    with pytest.raises(UserError, match="smallest_area=0.5 and largest_area=0.3"):
+    with pytest.raises(UserError, match=r"smallest_area=0\.5 and largest_area=0\.3"):
         erasing.build(smallest_area=0.5, largest_area=0.3)
 
 
