@@ -115,13 +115,13 @@ class Mixing:
 
 
 def check_loss(model: keras.Model) -> None:
-    """Refuses a model whose loss or metrics take whole-number labels only.
+    """Refuses a model whose loss takes whole-number labels only.
 
     Args:
         model: A compiled model that is to train on soft labels.
 
     Raises:
-        UserError: Names the ones that take shares.
+        UserError: Names the loss that takes shares.
     """
     sparse = (keras.losses.SparseCategoricalCrossentropy, "sparse_categorical_crossentropy")
     if model.loss == sparse[1] or isinstance(model.loss, sparse[0]):

@@ -164,6 +164,6 @@ def channel_statistics(source: Source) -> tuple[np.ndarray, np.ndarray]:
 
 def _row(values, images):
     """Repeats a number a channel for a whole row: pixel by pixel is far slower."""
-    if np.ndim(values) == 0:
+    if np.ndim(values) == 0 or None in images.shape[-2:]:
         return values
     return np.broadcast_to(values, images.shape[-2:])

@@ -56,14 +56,13 @@ def affine(images, matrices, fill: int):
         uint8 of the same shape.
     """
     height, width = images.shape[1:3]
-    x = 2 * tf.range(width, dtype=tf.int32)[None, None, :] + 1
-    y = 2 * tf.range(height, dtype=tf.int32)[None, :, None] + 1
+    # Counted in halves of a pixel, where centres are whole numbers.
+    x = 2 * tf.range(width, dtype=tf.int64)[None, None, :] + 1
+    y = 2 * tf.range(height, dtype=tf.int64)[None, :, None] + 1
     a, b, c, d, e, f = (
         tf.cast(tf.round(number * (_ONE * _ONE / 2)), tf.int64)[:, None, None]
         for number in tf.unstack(matrices, axis=1)
     )
-    # Half steps, as a pixel's centre is at half a pixel.
-    x, y = tf.cast(x, tf.int64), tf.cast(y, tf.int64)
     across = tf.bitwise.right_shift(a * x + b * y + 2 * c, tf.constant(_BITS, tf.int64))
     down = tf.bitwise.right_shift(d * x + e * y + 2 * f, tf.constant(_BITS, tf.int64))
     outside = (across < 0) | (across >= width * _ONE) | (down < 0) | (down >= height * _ONE)
@@ -93,12 +92,8 @@ def _samples(size: int, first, length):
 def _neighbours(places, size):
     """Splits places in fixed point, counted from the first centre: pixels and weight."""
     whole = tf.bitwise.right_shift(places, _BITS)
-    weight = places & (_ONE - 1)
-    return (
-        tf.clip_by_value(whole, 0, size - 1),
-        tf.clip_by_value(whole + 1, 0, size - 1),
-        weight,
-    )
+    low, high = (tf.clip_by_value(whole + step, 0, size - 1) for step in (0, 1))
+    return low, high, places & (_ONE - 1)
 
 
 def _blend(first, second, weight):
