@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image
 from test_pipeline import assert_same, batches, strategy_batches
 
-from tfaccel.data import decode, image_index, pipeline, sources
+from tfaccel.data import decode, image_index, mixing, pipeline, sources
 from tfaccel.data.augment.boxes import random_resized_boxes
 from tfaccel.data.source import read_errors
 from tfaccel.errors import UserError
@@ -194,6 +194,12 @@ def test_batch_holds_the_examples_of_its_places(source, expected):
 def test_batches_do_not_depend_on_the_replicas(source, expected, replicas):
     data = training(source)
     assert_same(strategy_batches(lambda s: data.dataset(0, s), replicas, 7), expected)
+
+
+def test_mixed_batches_do_not_depend_on_the_replicas(source):
+    data = training(source, mixing=mixing.build(mixup=0.4))
+    got = strategy_batches(lambda s: data.dataset(0, s), 2, 4)
+    assert_same(got, batches(data.dataset(), 4))
 
 
 @pytest.mark.parametrize("threads", [1, 8])
