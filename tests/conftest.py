@@ -67,6 +67,13 @@ def log(caplog):
     return caplog
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own; returns it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tfaccel"
+
+
 @pytest.fixture(scope="session")
 def fresh_python():
     """Runs Python with this tfaccel in a process of its own, as `subprocess.run` does."""

@@ -246,6 +246,37 @@ CASES = {
         "received data.augment.crop_padding=8 for images of 8x8, expected less than 8",
     ),
     "a negative crop": setting("data.augment.crop_padding", "-1", f"{WHOLE} 0."),
+    "two kinds of flip": flags(
+        "--config.data.augment.flip --config.data.augment.alternating_flip",
+        "flip=True and data.augment.alternating_flip=True, expected one of them.",
+    ),
+    "two policies": flags(
+        "--config.data.augment.randaugment.number=2 "
+        "--config.data.augment.trivialaugment.enabled",
+        "randaugment.number=2 and data.augment.trivialaugment.enabled=True, expected one",
+    ),
+    "a negative number of operations": setting(
+        "data.augment.randaugment.number", "-1", f"{WHOLE} 0."
+    ),
+    "a magnitude above 1": setting("data.augment.randaugment.magnitude", "9", "at most 1."),
+    "a misspelt technique": flags(
+        "--config.data.augment.randaugmnet.number=2",
+        f"received the config field data.augment.randaugmnet.number, {NO_FIELD} Did you mean "
+        "data.augment.randaugment.number",
+    ),
+    "areas in the wrong order": setting(
+        "data.augment.erasing.smallest_area", "0.5", "largest_area=0.33, expected 0 < "
+    ),
+    "an unknown border": setting("data.augment.crop_border", "blck", "Did you mean black?"),
+    "no part of the image": setting("data.augment.resized_crop.smallest_area", "0.0", "0.08"),
+    "a negative mixup": setting("data.mixing.mixup", "-0.1", "at least 0"),
+    "labels that say nothing": setting("data.mixing.label_smoothing", "1.0", "less than 1"),
+    "unknown normalisation": setting("data.normalize", "units", "Did you mean unit?"),
+    "no statistics": setting("data.normalize", "given", "data.mean='' and data.deviation=''"),
+    "statistics for nothing": flags("--config.data.mean=1,2,3", "they go with 'given'"),
+    "a model without preprocessing": setting(
+        "data.normalize", "model", "for the model resnet9", "data.normalize_model=VGG16"
+    ),
     "learning rate 0": setting("optimizer.learning_rate", "0", ABOVE_0),
     "learning rate -1": setting("optimizer.learning_rate", "-1", ABOVE_0),
     "learning rate nan": setting("optimizer.learning_rate", "nan", ABOVE_0),
@@ -280,7 +311,25 @@ CASES = {
     # What is not built yet is refused, never ignored.
     "data on the device": setting("data.placement", "device", "not yet", "Use host"),
     "pruning": setting("pruning.final_sparsity", "0.5", "not there yet", "Leave the field at"),
-    "ImageNet weights": setting("model.weights", "imagenet", "not yet", "or leave it out."),
+    "ImageNet weights on a model of ours": setting(
+        "model.weights", "imagenet", "1,000 classes", "model.head=pooled."
+    ),
+    "ImageNet weights on pixels of 0..1": flags(
+        "--config=cifar10_vgg16_transfer --config.data.normalize=unit",
+        "received model.weights=imagenet with data.normalize=unit",
+        "Set data.normalize=model",
+    ),
+    "no folder of images": flags(
+        "--config.data.name=folder --config.data.dir=absent",
+        "received data.dir=absent, which is not there, expected a folder with one folder of "
+        "images for each class.",
+    ),
+    "a function of one's own with a number": flags(
+        "--config.data.name=my-data:load", "data.name=my-data:load, expected 'module:function'."
+    ),
+    "an unknown way with bad images": setting(
+        "data.on_bad_image", "ignore", "expected one of fail, skip."
+    ),
     # Combinations that cannot work.
     "growth with a limit": flags(
         "--config.devices.memory_growth=true --config.devices.memory_limit_mb=100",

@@ -183,6 +183,11 @@ def test_print_config_tells_values_and_where_they_come_from(print_config):
     assert {name: rows[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize("field", ["model.weights", "data.dir"])
+def test_none_on_the_command_line_is_none(print_config, field):
+    assert print_config("--config=quickstart", f"--config.{field}=None")[field][0] == "None"
+
+
 def test_print_config_names_the_file_of_each_value(print_config, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

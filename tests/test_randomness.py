@@ -1,3 +1,4 @@
+import itertools
 import random
 
 import keras
@@ -173,3 +174,44 @@ def test_seeds_give_different_weights():
         layer.build((None, 2))
         kernels.append(layer.kernel.numpy())
     assert not np.array_equal(*kernels)
+
+
+def test_draw_is_one_number_for_each_key_and_purpose():
+    keys = randomness.mix(0, tf.range(1000))
+    expected = randomness.below(randomness.mix(keys, randomness.purpose("flip")), 7)
+    np.testing.assert_array_equal(randomness.draw(keys, "flip", 7), expected)
+
+
+def test_between_is_uniform():
+    values = randomness.between(randomness.mix(0, tf.range(MANY)), -2, 3).numpy()
+    assert values.dtype == np.float64
+    assert stats.kstest(values, stats.uniform(-2, 5).cdf).pvalue > 0.001
+
+
+def test_between_reaches_its_lower_end_only():
+    ends = randomness.between(tf.constant([0, 2**32 - 1], tf.uint32), 1, 3).numpy()
+    np.testing.assert_array_equal(ends, [1, 3 - 2 * 2.0**-32])
+
+
+def test_lists_of_words_broadcast():
+    together = randomness.mix(tf.range(3)[:, None], [5, 2**32 - 1])
+    alone = [[int(randomness.mix(i, word)) for word in (5, 2**32 - 1)] for i in range(3)]
+    assert together.numpy().tolist() == alone
+
+
+def test_lowest_bit_of_an_examples_key_turns_over_with_each_epoch():
+    examples = tf.range(MANY, dtype=tf.int64)
+    bits = [
+        randomness.example_keys(7, tf.fill([MANY], epoch), examples).numpy() & 1
+        for epoch in range(4)
+    ]
+    for earlier, later in itertools.pairwise(bits):
+        assert (earlier != later).all()
+    assert stats.binomtest(int(bits[0].sum()), MANY, 0.5).pvalue > 0.001
+
+
+def test_other_bits_of_an_examples_key_are_its_hash():
+    examples, epochs = tf.range(100, dtype=tf.int64), tf.fill([100], 3)
+    keys = randomness.example_keys(2**40, epochs, examples).numpy()
+    hashes = randomness.mix(2**40, epochs, examples).numpy()
+    np.testing.assert_array_equal(keys >> 1, hashes >> 1)

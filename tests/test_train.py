@@ -120,6 +120,13 @@ def test_the_saved_model_loads_and_evaluates_in_plain_keras(tmp_path):
         ("--config.precision=mixed_bfloat16", "--config.accumulation=2"),
         ("--config.precision=mixed_float16", "--config.distribution.logical_cpus=2"),
         ("--config.jit=true",),
+        ("--config.data.mixing.mixup=0.2", "--config.data.mixing.label_smoothing=0.1"),
+        (
+            "--config.data.mixing.cutmix=1.0",
+            "--config.data.augment.alternating_flip",
+            "--config.distribution.logical_cpus=2",
+            "--config.accumulation=2",
+        ),
     ],
 )
 def test_every_lever_runs_from_the_command_line(flags, tmp_path):

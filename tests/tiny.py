@@ -73,3 +73,35 @@ def iterator(data, strategy, first_step=0):
 
 def weights(built):
     return [np.array(value) for value in built.get_weights()]
+
+
+def photos(count, size):
+    """Parts of two photographs that come with scikit-learn, uint8 [n, size, size, 3]."""
+    from sklearn.datasets import load_sample_image
+
+    whole = [load_sample_image(name) for name in ("china.jpg", "flower.jpg")]
+    random = np.random.default_rng(0)
+    parts = []
+    for number in range(count):
+        image = whole[number % 2]
+        top, left = (random.integers(0, length - size) for length in image.shape[:2])
+        parts.append(image[top : top + size, left : left + size])
+    return np.stack(parts)
+
+
+def assert_same_wherever_it_runs(augment, images, keys):
+    """Eager, in a graph, under XLA and in tf.data, together and alone."""
+    images = tf.constant(images)
+    eager = augment(images, keys).numpy()
+    assert eager.shape == images.shape
+    assert eager.dtype == np.uint8
+    plain, compiled = (
+        tf.function(augment, autograph=False, jit_compile=jit)(images, keys)
+        for jit in (False, True)
+    )
+    np.testing.assert_array_equal(plain, eager)
+    np.testing.assert_array_equal(compiled, eager)
+    batches = tf.data.Dataset.from_tensor_slices((images, keys)).batch(5).map(augment)
+    in_parts = np.concatenate([*batches.as_numpy_iterator()])
+    np.testing.assert_array_equal(in_parts, eager)
+    return eager

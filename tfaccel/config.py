@@ -24,8 +24,9 @@ from typing import Any
 from ml_collections import config_dict
 
 from tfaccel import fields, plan
-from tfaccel.data import augment, sources
+from tfaccel.data import augment, normalize, sources
 from tfaccel.errors import UserError, did_you_mean
+from tfaccel.models import registry
 
 SECTIONS = {
     "": (
@@ -40,8 +41,16 @@ SECTIONS = {
         "tfaccel.data.sources:load",
         "tfaccel.data.normalize:build",
         "tfaccel.data.pipeline:place",
+        "tfaccel.data.pipeline:choose_jit",
     ),
-    "data.augment": ("tfaccel.data.augment:build",),
+    "data.augment": ("tfaccel.data.augment.shift:build",),
+    "data.augment.color_jitter": ("tfaccel.data.augment.color_jitter:build",),
+    "data.augment.cutout": ("tfaccel.data.augment.cutout:build",),
+    "data.augment.erasing": ("tfaccel.data.augment.erasing:build",),
+    "data.augment.randaugment": ("tfaccel.data.augment.randaugment:build",),
+    "data.augment.resized_crop": ("tfaccel.data.augment.resized_crop:build",),
+    "data.augment.trivialaugment": ("tfaccel.data.augment.trivialaugment:build",),
+    "data.mixing": ("tfaccel.data.mixing:build",),
     "model": ("tfaccel.models.registry:build",),
     "batch_norm": ("tfaccel.models.batch_norm:build",),
     "optimizer": ("tfaccel.optimizers:scale_rate", "tfaccel.optimizers:build"),
@@ -220,6 +229,15 @@ def _check_combinations(config) -> None:
             "data.validation_share=0.0: there is no validation data to watch. Keep a "
             "share of it, or watch 'loss'."
         )
+    policies = config.data.augment
+    if policies.randaugment.number and policies.trivialaugment.enabled:
+        raise UserError(
+            f"received data.augment.randaugment.number={policies.randaugment.number} and "
+            "data.augment.trivialaugment.enabled=True, expected one of them: each is a "
+            "whole policy."
+        )
+    normalize.check_model(config.data.normalize, config.data.normalize_model, config.model.name)
+    registry.check_preprocessing(config.model.weights, config.data.normalize)
     shape = sources.known_shape(config.data.name, config.data.image_size)
     if shape is not None:
         augment.check_fits(shape, config.data.augment.crop_padding)

@@ -65,6 +65,7 @@ def parse(flag_values, argv: Sequence[str], usage: str) -> bool:
                 f"{path}: get_config() returned no config: start from "
                 "tfaccel.config.default() and return it."
             )
+        _take_none(config)
         return True
     except Exception as error:
         raise _config_error(error, argv) from error
@@ -111,6 +112,17 @@ def resolve(name: str) -> str:
     if Path(path).is_dir():
         raise UserError(f"received --config={name}, which is a folder, expected a file. {hint}")
     raise UserError(f"received --config={name}, but there is no such file. {hint}")
+
+
+def _take_none(config: config_dict.ConfigDict) -> None:
+    """Makes "--config.field=None" None, where text would else be the word itself."""
+    given = config_lib.flat(config)
+    fitting = {
+        name: None
+        for name, (_, parameter) in config_lib.schema().items()
+        if parameter.default is None and given.get(name) == "None"
+    }
+    config_lib.update(config, fitting)
 
 
 def _packaged_configs() -> list[Path]:

@@ -15,7 +15,9 @@ from tfaccel import callback_state, inference_step, input_wait, replica_state, s
 from tfaccel import ema as ema_lib
 from tfaccel import replicas as replicas_lib
 from tfaccel.checkpoint import Checkpointer
+from tfaccel.data import mixing
 from tfaccel.data.pipeline import EvaluationData, TrainingData
+from tfaccel.data.source import read_errors
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras, tf
 from tfaccel.log import logger
@@ -26,6 +28,7 @@ from tfaccel.plan import Plan, check_batch
 _CALL_SECONDS = 1.0
 
 
+@read_errors()
 def fit(
     model: keras.Model,
     data: TrainingData,
@@ -59,8 +62,9 @@ def fit(
         Keras's History: the metrics at each epoch's end.
 
     Raises:
-        UserError: If the batch cannot be shared out, or a callback waits for a
-            metric that will not exist.
+        UserError: If the batch cannot be shared out, the loss does not take soft
+            labels that the data have, or a callback waits for a metric that will
+            not exist.
 
     Example:
         data = TrainingData(source, seed=0, global_batch_size=128)
@@ -70,6 +74,8 @@ def fit(
     replicas, options = replicas_lib.of(strategy), options or step.Options()
     if isinstance(data, TrainingData):
         check_batch(data.global_batch_size, replicas.count, options.accumulation)
+        if data.mixing is not None:
+            mixing.check_loss(model)
     _log_batch(data.global_batch_size, replicas.count, options.accumulation)
     newest = checkpointer.newest() if checkpointer else None
     state = checkpointer.read_state(newest) if newest else {"step": 0}
@@ -99,6 +105,7 @@ def fit(
     return _Run(training, iterator, plan, callback_list, saved, evaluation).train(state["step"])
 
 
+@read_errors()
 def evaluate(
     model: keras.Model,
     data: EvaluationData,

@@ -37,6 +37,7 @@ def collect(model: keras.Model, data: EvaluationData) -> dict[str, np.ndarray]:
     labels, predictions, probabilities = [], [], []
     for images, truth, weights in itertools.islice(data.dataset(), data.steps):
         real = weights.numpy() > 0
+        truth = tf.argmax(truth, -1) if data.one_hot else truth
         predicted, probability = best(images)
         for kept, values in (
             (labels, truth),

@@ -42,7 +42,7 @@ def mix(*words) -> tf.Tensor:
 
     Args:
         *words: Integer tensors, of which the low 32 bits count, or Python
-            integers; they broadcast together.
+            integers, or lists of them below 2**32; they broadcast together.
 
     Returns:
         uint32 tensor of the broadcast shape.
@@ -69,11 +69,42 @@ def below(bits, bound) -> tf.Tensor:
     return tf.cast(tf.bitwise.right_shift(wide, tf.constant(32, tf.uint64)), tf.int32)
 
 
+def draw(keys, name: str, bound) -> tf.Tensor:
+    """Returns a number from 0 to `bound` - 1 for each key and this purpose, int32."""
+    return below(mix(keys, purpose(name)), bound)
+
+
+def between(bits, low: float, high: float) -> tf.Tensor:
+    """Maps uint32 random bits to float64 from `low` up to `high`, uniformly."""
+    return low + (high - low) * (tf.cast(bits, tf.float64) * 2.0**-32)
+
+
+def example_keys(seed: int, epochs, examples) -> tf.Tensor:
+    """Returns the key from which all that happens to an example is drawn.
+
+    A key is a hash but for its lowest bit, which is random in an example's first
+    epoch and turns over with every epoch: what alternates, such as a flip, reads it.
+
+    Args:
+        seed: The run's seed.
+        epochs: The epoch of each example, an integer tensor [n].
+        examples: The number of each example, an integer tensor [n].
+
+    Returns:
+        uint32 [n].
+    """
+    one = tf.constant(1, tf.uint32)
+    turn = mix(seed, examples, purpose("turn")) ^ tf.cast(epochs, tf.uint32)
+    return (mix(seed, epochs, examples) & ~one) | (turn & one)
+
+
 def _halves(word):
     if isinstance(word, int):
         low, high = word & 0xFFFFFFFF, word >> 32 & 0xFFFFFFFF
         low = tf.constant(low, tf.uint32)
         return (low, tf.constant(high, tf.uint32)) if high else (low,)
+    if isinstance(word, (list, tuple)):
+        return (tf.constant(word, tf.uint32),)
     return (tf.cast(word, tf.uint32),)
 
 

@@ -38,7 +38,7 @@ from tfaccel import plan as plan_lib
 from tfaccel import report as pages
 from tfaccel.callbacks import default, early_stopping, tensorboard
 from tfaccel.config import arguments
-from tfaccel.data import augment, normalize, pipeline, sources
+from tfaccel.data import augment, mixing, normalize, pipeline, sources
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras
 from tfaccel.log import logger
@@ -52,6 +52,9 @@ USAGE = """Trains an image classifier as a config says, and writes what came of 
 
 Any field of the config can be set with --config.FIELD=VALUE; --print_config shows
 them all. A run that was stopped goes on when started again with its --workdir."""
+
+# Where images are decoded as needed, statistics come from this many.
+_STATISTICS_IMAGES = 1000
 
 
 @dataclasses.dataclass
@@ -177,7 +180,7 @@ def train(
         with ema.evaluating(setup.average):
             final = evaluate(setup)
             found = predictions.collect(setup.model, setup.test)
-            save_model(setup.model, workdir / results.MODEL)
+            save_model(setup.model, workdir / results.MODEL, setup.test.one_hot)
         predictions.write(workdir / results.PREDICTIONS, found)
         watched.log_confusion(found["confusion"])
         report = {
@@ -238,17 +241,19 @@ def build_model(config, source: sources.Source, plan: plan_lib.Plan) -> keras.Mo
     )
     if policy.name == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    return compiled(model, optimizer)
+    soft_labels = mixing.build(**arguments(mixing.build, config.data.mixing)) is not None
+    return compiled(model, optimizer, soft_labels)
 
 
-def compiled(model: keras.Model, optimizer) -> keras.Model:
-    """Compiles a classifier of whole-number labels; metrics heed sample weights."""
+def compiled(model: keras.Model, optimizer, soft_labels: bool = False) -> keras.Model:
+    """Compiles a classifier of whole-number or soft labels; metrics heed sample weights."""
+    prefix = "" if soft_labels else "Sparse"
+    loss = getattr(keras.losses, f"{prefix}CategoricalCrossentropy")
+    accuracy = getattr(keras.metrics, f"{prefix}CategoricalAccuracy")
     model.compile(
         optimizer=optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(
-            from_logits=not registry.gives_probabilities(model)
-        ),
-        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        loss=loss(from_logits=not registry.gives_probabilities(model)),
+        weighted_metrics=[accuracy(name="accuracy")],
         jit_compile=False,
         auto_scale_loss=False,
     )
@@ -260,15 +265,19 @@ def build_data(config, splits: sources.Splits, seed: int) -> tuple:
     pipeline.place(**arguments(pipeline.place, config.data))
 
     def statistics():
-        return normalize.channel_statistics(splits.train)
+        return normalize.channel_statistics(splits.train.sample(_STATISTICS_IMAGES))
 
-    to_float = normalize.build(statistics, **arguments(normalize.build, config.data))
-    augment.check_fits(splits.train.image_shape, config.data.augment.crop_padding)
-    augmented = augment.build(**arguments(augment.build, config.data.augment))
+    to_float = normalize.build(
+        statistics, config.model.name, **arguments(normalize.build, config.data)
+    )
+    augmented = build_augmentation(config, splits.train.image_shape)
+    mixed = mixing.build(**arguments(mixing.build, config.data.mixing))
+    busy = augmented is not None or mixed is not None
+    jit = pipeline.choose_jit(busy, **arguments(pipeline.choose_jit, config.data))
     batch = config.global_batch_size
-    training = pipeline.TrainingData(splits.train, seed, batch, augmented, to_float)
+    training = pipeline.TrainingData(splits.train, seed, batch, augmented, to_float, mixed, jit)
     evaluation = [
-        source and pipeline.EvaluationData(source, batch, to_float)
+        source and pipeline.EvaluationData(source, batch, to_float, mixed is not None)
         for source in (splits.validation, splits.test)
     ]
     return training, *evaluation
@@ -280,13 +289,33 @@ def evaluate(setup: Setup) -> dict[str, float]:
     return loop.evaluate(setup.model, setup.test, strategy=setup.strategy, jit=jit)
 
 
-def save_model(model: keras.Model, path: Path) -> None:
+def build_augmentation(config, image_shape: tuple[int, int, int]):
+    """Returns the function that augments training images, or None if there is none."""
+    section = config.data.augment
+    augment.check_fits(image_shape, section.crop_padding)
+    steps = [
+        module.build(**arguments(module.build, place))
+        for module, place in (
+            (augment.resized_crop, section.resized_crop),
+            (augment.shift, section),
+            (augment.randaugment, section.randaugment),
+            (augment.trivialaugment, section.trivialaugment),
+            (augment.color_jitter, section.color_jitter),
+            (augment.erasing, section.erasing),
+            (augment.cutout, section.cutout),
+        )
+    ]
+    steps = [step for step in steps if step is not augment.unchanged]
+    return augment.chain(*steps) if steps else None
+
+
+def save_model(model: keras.Model, path: Path, soft_labels: bool = False) -> None:
     """Saves a model that any Keras loads and evaluates, without tfaccel.
 
     Our learning-rate schedules are no part of Keras, so the file holds a plain
     optimizer; the run's own is in its checkpoints.
     """
-    compiled(model, keras.optimizers.SGD())
+    compiled(model, keras.optimizers.SGD(), soft_labels)
     partial = path.with_name(f".partial_{path.name}")
     model.save(partial)
     partial.replace(path)

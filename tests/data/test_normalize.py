@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -95,3 +96,84 @@ def test_result_is_float32_of_the_same_shape(name):
 def test_unknown_mode_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"data\.normalize='units'.*Did you mean unit\?"):
         normalize.build(no_statistics, normalize="units")
+
+
+def test_given_statistics_are_taken():
+    apply = normalize.build(no_statistics, normalize="given", mean="100, 0", deviation="50, 2")
+    images = np.uint8([[[[0, 0], [100, 4], [255, 255]]]])
+    # The scale 1 / 50 is rounded to float32.
+    np.testing.assert_allclose(
+        apply(images), [[[[-2, 0], [0, 2], [3.1, 127.5]]]], rtol=1e-6, atol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "message"),
+    [
+        ("", "", "expected one number for each channel"),
+        ("1,2,3", "1,2", "expected one number for each channel"),
+        ("1,2", "1,0", "expected one number for each channel"),
+        ("1,two", "1,2", "expected one number for each channel"),
+        ("nan", "1", "expected one number for each channel"),
+        ("0.485,0.456,0.406", "0.229,0.224,0.225", "look like shares of 255"),
+    ],
+)
+def test_statistics_that_cannot_be_are_refused(mean, deviation, message):
+    with pytest.raises(UserError, match=message):
+        normalize.build(no_statistics, normalize="given", mean=mean, deviation=deviation)
+
+
+def test_statistics_that_would_not_be_used_are_refused():
+    with pytest.raises(UserError, match="go with 'given', and only with it"):
+        normalize.build(no_statistics, mean="1", deviation="1")
+    with pytest.raises(UserError, match="goes with 'model', and only with it"):
+        normalize.build(no_statistics, normalize_model="VGG16")
+
+
+def test_vgg16_is_fed_bgr_less_the_mean():
+    apply = normalize.build(no_statistics, "VGG16", normalize="model")
+    got = apply(np.uint8([[[[255, 0, 128]]]]))
+    # BGR: 128 - 103.939, 0 - 116.779, 255 - 123.68; float32 carries seven digits.
+    np.testing.assert_allclose(got, [[[[24.061, -116.779, 131.32]]]], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ResNet50", [24.061, -116.779, 131.32]),
+        ("MobileNetV2", [1.0, -1.0, 128 / 127.5 - 1]),
+        ("DenseNet121", [(1 - 0.485) / 0.229, -0.456 / 0.224, (128 / 255 - 0.406) / 0.225]),
+    ],
+)
+def test_each_kind_of_preprocessing_is_the_models(name, expected):
+    apply = normalize.build(no_statistics, "resnet9", normalize="model", normalize_model=name)
+    got = tf.function(apply)(tf.constant([[[[255, 0, 128]]]], tf.uint8))
+    assert (got.dtype, got.shape) == (tf.float32, (1, 1, 1, 3))
+    np.testing.assert_allclose(got[0, 0, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_every_application_is_preprocessed_or_refused():
+    names = [name for name in vars(keras.applications) if name[0].isupper()]
+    inside = []
+    for name in names:
+        try:
+            normalize.build(no_statistics, name, normalize="model")(np.zeros((1, 1, 1, 3)))
+        except UserError as error:
+            assert "include_preprocessing=True" in str(error)
+            inside.append(name)
+    assert len(names) > 30
+    assert {"EfficientNetB0", "EfficientNetV2B0", "ConvNeXtTiny", "MobileNetV3Small"} <= {
+        *inside
+    }
+    assert {"VGG16", "ResNet50", "MobileNetV2", "DenseNet121"}.isdisjoint(inside)
+
+
+@pytest.mark.parametrize("name", ["resnet9", "my_models:Net", ""])
+def test_a_model_without_known_preprocessing_is_refused(name):
+    with pytest.raises(UserError, match=r"not of keras\.applications.*normalize_model=VGG16"):
+        normalize.build(no_statistics, name, normalize="model")
+
+
+def test_an_application_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match=r"for 'VGG17'.*Did you mean VGG"):
+        normalize.build(no_statistics, "VGG17", normalize="model")

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfaccel import distribution
-from tfaccel.data import augment, normalize, order, pipeline, sources
+from tfaccel.data import augment, mixing, normalize, order, pipeline, sources
 from tfaccel.errors import UserError
 
 COUNT, BATCH, SEED = 101, 12, 5
@@ -21,6 +21,24 @@ def training(count=COUNT, batch=BATCH, seed=SEED):
     to_float = normalize.build(None, normalize="unit")
     augmented = augment.build(crop_padding=2, flip=True)
     return pipeline.TrainingData(numbered(count), seed, batch, augmented, to_float)
+
+
+def everything(count=40, jit=True):
+    """Every technique at once, compiled as a run compiles it."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+    source = sources.from_arrays(images, np.arange(count) % 5)
+    augmented = augment.chain(
+        augment.resized_crop.build(smallest_area=0.5),
+        augment.build(crop_padding=2, alternating_flip=True),
+        augment.randaugment.build(number=2),
+        augment.color_jitter.build(brightness=0.4, hue=0.1),
+        augment.erasing.build(probability=0.5),
+        augment.cutout.build(size=3),
+    )
+    to_float = normalize.build(lambda: normalize.channel_statistics(source))
+    mixed = mixing.build(mixup=0.4, cutmix=1.0, label_smoothing=0.1)
+    return pipeline.TrainingData(source, SEED, BATCH, augmented, to_float, mixed, jit)
 
 
 def batches(dataset, count):
@@ -222,3 +240,64 @@ def test_placement_on_the_host_is_the_default():
 def test_placement_elsewhere_is_refused(function, placement, message):
     with pytest.raises(UserError, match=message):
         function(placement=placement)
+
+
+@pytest.fixture(scope="module")
+def expected_of_everything():
+    """The first 8 batches, from one device: more than two epochs."""
+    return batches(everything().dataset(), 8)
+
+
+def test_xla_changes_no_pixel(expected_of_everything):
+    assert_same(batches(everything(jit=False).dataset(), 4), expected_of_everything[:4])
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_no_technique_depends_on_the_replicas(replicas, expected_of_everything):
+    data = everything()
+    got = strategy_batches(lambda shard: data.dataset(0, shard), replicas, 8)
+    assert_same(got, expected_of_everything)
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_no_technique_depends_on_the_threads(threads, expected_of_everything):
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    dataset = everything().dataset().with_options(options)
+    assert_same(batches(dataset, 8), expected_of_everything)
+
+
+def test_every_technique_goes_on_after_a_restart(expected_of_everything):
+    got = batches(everything().dataset(first_step=3), 5)
+    assert_same(got, expected_of_everything[3:])
+
+
+def test_soft_labels_are_those_of_the_mixed_images():
+    # Each class has a colour of its own, which shows in a mixed image as in its label.
+    colours = np.uint8([[200, 0, 0], [0, 200, 0], [0, 0, 200]])
+    labels = np.arange(30) % 3
+    images = np.broadcast_to(colours[labels][:, None, None], (30, 6, 6, 3))
+    source = sources.from_arrays(np.ascontiguousarray(images), labels)
+    for options in ({"mixup": 1.0}, {"cutmix": 1.0}, {"mixup": 1.0, "cutmix": 1.0}):
+        data = pipeline.TrainingData(source, SEED, BATCH, mixing=mixing.build(**options))
+        assert data.dataset().element_spec[1] == tf.TensorSpec([BATCH, 3], tf.float32)
+        for mixed, soft in batches(data.dataset(), 3):
+            # Pixels are rounded to 1 in 200.
+            np.testing.assert_allclose(mixed.mean(axis=(1, 2)) / 200, soft, rtol=0, atol=0.003)
+            assert (soft < 1).any()
+
+
+def test_evaluation_can_give_one_hot_labels():
+    data = pipeline.EvaluationData(numbered(COUNT), BATCH, one_hot=True)
+    _, labels, weights = zip(*batches(data.dataset(), data.steps), strict=True)
+    labels, weights = np.concatenate(labels), np.concatenate(weights)
+    np.testing.assert_array_equal(labels[weights > 0], np.eye(COUNT))
+
+
+@pytest.mark.parametrize(
+    ("jit", "busy", "expected"),
+    [("auto", True, True), ("auto", False, False), (True, False, True), (False, True, False)],
+)
+def test_jit_is_chosen(jit, busy, expected, log):
+    assert pipeline.choose_jit(busy, jit=jit) is expected
+    assert any("data.jit" in line for line in log.messages) is (jit == "auto")

@@ -348,17 +348,6 @@ def test_absent_weights_are_refused(tmp_path, name, function):
         refused(match, registry.check, name="resnet9", weights=path, arguments={})
 
 
-def test_imagenet_weights_are_not_yet_there():
-    refused(
-        "model.weights=imagenet for model.name=MobileNetV2: not yet",
-        registry.build,
-        (32, 32, 3),
-        10,
-        name="MobileNetV2",
-        weights="imagenet",
-    )
-
-
 # Logits or probabilities.
 
 

@@ -10,6 +10,7 @@ _NAMES = {
     "MetricsCSV": "tfaccel.callbacks.metrics_csv",
     "NonFiniteGuard": "tfaccel.callbacks.nonfinite_guard",
     "Profiler": "tfaccel.callbacks.profiler",
+    "NotLearning": "tfaccel.callbacks.not_learning",
     "RunProgress": "tfaccel.callbacks.run_progress",
     "Summaries": "tfaccel.callbacks.summaries",
     "Throughput": "tfaccel.callbacks.throughput",

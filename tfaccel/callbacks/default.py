@@ -13,6 +13,7 @@ from tfaccel import chips, devices, flops, predictions, results
 from tfaccel import config as config_lib
 from tfaccel.callbacks import guard, tensorboard
 from tfaccel.config import arguments
+from tfaccel.lazy import tf
 from tfaccel.log import logger
 
 # How many images to show, and how many to look for mistakes in.
@@ -99,6 +100,7 @@ def build(
         throughput,
         ours.MetricsCSV(workdir / results.METRICS, **rows),
         progress,
+        ours.NotLearning(),
         memory,
         ours.LearningRateLogger(),
         ours.TimingCSV(workdir / results.TIMING, split, throughput, memory, **rows),
@@ -133,6 +135,7 @@ def _pictures(events, setup, rows) -> list:
     if setup.validation is not None:
         images, labels, weights = next(iter(setup.validation.dataset()))
         real = np.flatnonzero(weights.numpy())[:_PICTURES]
+        labels = tf.argmax(labels, -1) if setup.validation.one_hot else labels
         examples = images.numpy()[real], labels.numpy()[real]
     first = rows["first_step"]
     return [ours.ImageGrid(events.log, inputs=inputs, examples=examples, first_step=first)]

@@ -2,6 +2,25 @@
 
 from tfaccel import lazy as _lazy
 
-_MODULES = ("augment", "normalize", "order", "pipeline", "source", "sources", "tfds_sets")
+_MODULES = (
+    "array_records",
+    "augment",
+    "cifar",
+    "class_folders",
+    "decode",
+    "files",
+    "folder_sets",
+    "image_index",
+    "labels",
+    "mixing",
+    "normalize",
+    "order",
+    "own_sets",
+    "per_image",
+    "pipeline",
+    "source",
+    "sources",
+    "tfds_sets",
+)
 __all__ = [*_MODULES]
 __getattr__ = _lazy.attributes(__name__, modules=_MODULES)

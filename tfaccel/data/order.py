@@ -35,10 +35,9 @@ def examples_at(places, num_examples: int, seed: int) -> tuple[tf.Tensor, tf.Ten
     places = tf.convert_to_tensor(places, tf.int64)
     epochs = places // num_examples
     within = places % num_examples
-    key = [randomness.mix(seed, epochs, word) for word in _KEY_WORDS]
     examples = tf.raw_ops.RandomIndexShuffle(
         index=within,
-        seed=tf.stack(key, axis=-1),
+        seed=randomness.mix(seed, epochs[:, None], _KEY_WORDS),
         max_index=tf.constant(num_examples - 1, tf.int64),
         rounds=_ROUNDS,
     )

@@ -9,10 +9,14 @@ from fractions import Fraction
 from typing import Literal
 
 from tfaccel import fields, randomness
+from tfaccel.data import mixing as mixing_lib
 from tfaccel.data import order
+from tfaccel.data.per_image import PerImageSource
 from tfaccel.data.source import Source
 from tfaccel.errors import UserError
+from tfaccel.fields import Flag
 from tfaccel.lazy import tf
+from tfaccel.log import logger
 
 Placement = Literal["host", "device"]
 
@@ -38,6 +42,23 @@ def place(*, placement: Placement = "host") -> Placement:
     return placement
 
 
+def choose_jit(busy: bool, *, jit: Flag = "auto") -> bool:
+    """Returns whether to compile augmentation with XLA; "auto" is logged.
+
+    Args:
+        busy: Whether images are augmented or mixed at all.
+        jit: "auto" compiles whenever there is something to gain: on CPUs the
+            compiled function is several times faster than TensorFlow's operations one
+            after the other, and the pixels are the same.
+    """
+    jit = fields.check(Flag, jit, "data.jit")
+    if jit == "auto":
+        jit = busy
+        outcome = ("on", "") if busy else ("off", "not ")
+        logger.info("data.jit: %s (auto: images are %saugmented or mixed)", *outcome)
+    return jit
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
     """The endless stream of training batches of a run.
@@ -48,6 +69,9 @@ class TrainingData:
         global_batch_size: Examples a step takes, over all replicas.
         augment: Function (images, keys) -> images, or None.
         normalize: Function images -> float32, or None.
+        mixing: Mixes images and makes labels soft, or None.
+        jit: Compile these three with XLA, which is several times faster than one
+            operation after the other; all of ours can be.
     """
 
     source: Source
@@ -55,6 +79,8 @@ class TrainingData:
     global_batch_size: int
     augment: Callable | None = None
     normalize: Callable | None = None
+    mixing: mixing_lib.Mixing | None = None
+    jit: bool = False
 
     @property
     def steps_per_epoch(self) -> Fraction:
@@ -73,17 +99,65 @@ class TrainingData:
 
         Returns:
             Dataset of (images float32 [b, height, width, channels], labels int32
-            [b]); b is the batch of one replica.
+            [b], or float32 [b, classes] with `mixing`); b is the batch of one
+            replica.
         """
-        return _batches(self._load, self.global_batch_size, first_step, shard)
+        finish = tf.function(self._finish, autograph=False, jit_compile=self.jit or None)
 
-    def _load(self, places):
+        def complete(images, labels, places):
+            # XLA has no kernel for the order of examples.
+            keys = self._wanted(places)[1]
+            return finish(images, labels, keys, self._partners_within(places))
+
+        return _batches(self, complete, first_step, shard)
+
+    def _wanted(self, places):
+        """Returns the (examples, keys) of a batch, and after them those of its partners.
+
+        Partners for mixing that lie in the batch itself are not fetched twice.
+        """
+        if self._mixes and places.shape[0] < self.global_batch_size:
+            places = tf.concat([places, self._partners(places)], axis=0)
         epochs, examples = order.examples_at(places, len(self.source), self.seed)
-        images, labels = self.source.fetch(examples)
+        return examples, randomness.example_keys(self.seed, epochs, examples)
+
+    def _finish(self, images, labels, keys, partners):
+        """Augments, mixes and normalises a batch.
+
+        Args:
+            images: uint8 [n, ...]; where partners are fetched for it, [2 n, ...].
+            labels: int32, likewise.
+            keys: uint32, likewise.
+            partners: Where in the batch each example's partner is, int64 [n], or None.
+        """
         if self.augment is not None:
-            keys = randomness.mix(self.seed, epochs, examples)
             images = self.augment(images, keys)
+        if self.mixing is not None:
+            images, labels = self._mixed(images, labels, keys, partners)
         return _normalized(images, self.normalize), labels
+
+    def _mixed(self, images, labels, keys, partners):
+        others = None
+        if partners is not None:
+            others = tf.gather(images, partners), tf.gather(labels, partners)
+        elif self._mixes:
+            (images, other_images), (labels, other_labels), (keys, _) = (
+                tf.split(tensor, 2) for tensor in (images, labels, keys)
+            )
+            others = other_images, other_labels
+        return self.mixing(images, labels, keys, self.source.num_classes, others)
+
+    @property
+    def _mixes(self) -> bool:
+        return self.mixing is not None and self.mixing.needs_partners
+
+    def _partners(self, places):
+        return mixing_lib.partner_places(places, self.global_batch_size, self.seed)
+
+    def _partners_within(self, places):
+        if self._mixes and places.shape[0] == self.global_batch_size:
+            return self._partners(places) - places[0]
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +171,14 @@ class EvaluationData:
         source: Where images come from.
         global_batch_size: Examples a step takes, over all replicas.
         normalize: Function images -> float32, or None.
+        one_hot: Give labels as float32 [b, classes], for a model that trains on soft
+            ones.
     """
 
     source: Source
     global_batch_size: int
     normalize: Callable | None = None
+    one_hot: bool = False
 
     @property
     def steps(self) -> int:
@@ -118,16 +195,29 @@ class EvaluationData:
             Endless dataset of (images, labels, sample_weight float32 [b]); after
             `steps` batches all weights are 0.
         """
-        return _batches(self._load, self.global_batch_size, 0, shard)
+        return _batches(self, self._finish, 0, shard)
 
-    def _load(self, places):
-        real = places < len(self.source)
-        images, labels = self.source.fetch(tf.where(real, places, 0))
-        return _normalized(images, self.normalize), labels, tf.cast(real, tf.float32)
+    def _wanted(self, places):
+        """Returns the examples of a batch, padded; no keys, as nothing is random."""
+        return tf.where(places < len(self.source), places, 0), None
+
+    def _finish(self, images, labels, places):
+        if self.one_hot:
+            labels = tf.one_hot(labels, self.source.num_classes)
+        real = tf.cast(places < len(self.source), tf.float32)
+        return _normalized(images, self.normalize), labels, real
 
 
-def _batches(load_places, global_batch_size: int, first_step: int, shard):
-    """Returns the endless dataset of `load_places` of one input pipeline's places."""
+def _batches(data: TrainingData | EvaluationData, finish, first_step: int, shard):
+    """Returns the endless dataset of one input pipeline's part of the batches.
+
+    Args:
+        data: Says which examples stand at some places of the stream.
+        finish: Function (images, labels, places) -> a batch.
+        first_step: The step to start at.
+        shard: The input pipeline, or None.
+    """
+    source, global_batch_size = data.source, data.global_batch_size
     replicas = 1 if shard is None else shard.num_replicas_in_sync
     if global_batch_size % replicas:
         raise UserError(
@@ -138,14 +228,44 @@ def _batches(load_places, global_batch_size: int, first_step: int, shard):
     first_replica = 0 if shard is None else shard.input_pipeline_id * local
     size = global_batch_size // replicas
 
-    def load(position):
+    def places_of(position):
         step, replica = position // local, first_replica + position % local
         start = step * global_batch_size + replica * size
-        return load_places(start + tf.range(size, dtype=tf.int64))
+        return start + tf.range(size, dtype=tf.int64)
+
+    def wanted(position):
+        return data._wanted(places_of(position))
+
+    def load(position):
+        places = places_of(position)
+        return finish(*source.fetch(*data._wanted(places)), places)
+
+    def complete(fetched, places):
+        return finish(*fetched, places)
 
     # A finite dataset, however long, costs a collective a step on workers.
     positions = tf.data.Dataset.counter(first_step * local)
-    return positions.map(load, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    if isinstance(source, PerImageSource):
+        images = _one_by_one(source, positions, wanted)
+        batches = _parallel(tf.data.Dataset.zip(images, positions.map(places_of)), complete)
+    else:
+        batches = _parallel(positions, load)
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _one_by_one(source: PerImageSource, positions, wanted):
+    """Returns batches of (images, labels) whose examples are read in parallel."""
+    size = wanted(tf.constant(0, tf.int64))[0].shape[0]
+
+    def request(position):
+        return source.requests(*wanted(position))
+
+    images = _parallel(_parallel(positions, request).unbatch(), source.load)
+    return images.batch(size, drop_remainder=True)
+
+
+def _parallel(dataset, function):
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _normalized(images, normalize):

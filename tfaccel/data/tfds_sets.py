@@ -8,10 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from tfaccel import host
-from tfaccel.data.source import Source, from_arrays
+from tfaccel.data import array_records
+from tfaccel.data.per_image import BadImages, OnBadImage
+from tfaccel.data.source import Source, from_arrays, read_errors
 from tfaccel.errors import UserError, did_you_mean, one_line
 from tfaccel.lazy import tf
 from tfaccel.log import logger
+
+# Height and width that images of varying size are brought to.
+_SIZE = 224
 
 
 def check_name(name: str, dir: str | None, others: tuple[str, ...] = ()) -> None:
@@ -33,13 +38,26 @@ def check_name(name: str, dir: str | None, others: tuple[str, ...] = ()) -> None
         )
 
 
-def load(name: str, dir: str | None, memory_share: float) -> list[Source]:
-    """Returns the train and, if there is one, the test (or validation) source.
+def load(
+    name: str,
+    dir: str | None,
+    memory_share: float,
+    image_size: int | None = None,
+    crop_area: float = 0.08,
+    on_bad_image: OnBadImage = "fail",
+) -> dict[str, Source]:
+    """Returns the "train" and, if there are, "test" and "validation" source.
+
+    Sets in TFRecord files, which have no random access, are decoded into memory;
+    those in array_record files are read as needed.
 
     Args:
         name: A TFDS image classification set.
         dir: TFDS's data_dir; its default if None.
         memory_share: Share of the memory that decoded images may take.
+        image_size: Height and width to bring images of varying size to.
+        crop_area: Smallest share of such an image that a training crop shows.
+        on_bad_image: What becomes of unreadable images in array_record files.
 
     Raises:
         UserError: If the set is absent, damaged, too large or of another kind.
@@ -65,17 +83,38 @@ def load(name: str, dir: str | None, memory_share: float) -> list[Source]:
             f"{name} has images of dtype {np.dtype(image.dtype).name}, expected uint8: "
             "convert them and use data.name=npz."
         )
-    if None in shape:
-        raise UserError(
-            f"{name} has images of varying size, which is not supported yet: use a set "
-            "of fixed size, such as cifar10."
-        )
-    test = next((s for s in ("test", "validation") if s in splits), None)
-    wanted = ["train"] if test is None else ["train", test]
     if "train" not in splits:
         raise UserError(f"{name} has the splits {', '.join(splits)}, expected 'train'.")
+    wanted = [split for split in ("train", "test", "validation") if split in splits]
+    if builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD:
+        size = image_size or (_SIZE if None in shape else None)
+        options = {"on_bad_image": on_bad_image, "bad": BadImages()}
+        found = {
+            split: array_records.load(builder, split, size, crop_area, **options)
+            for split in wanted
+        }
+        return {split: source for split, source in found.items() if _labelled(source)}
+    if None in shape or image_size:
+        kind = "images of varying size" if None in shape else f"images of {shape}"
+        raise UserError(
+            f"{name} has {kind} in files without random access, from which they cannot be "
+            f"brought to another size. Prepare it again with tfds build {builder.name} "
+            "--file_format=array_record."
+        )
+    # A validation set beside a test set stays unread, as ever: it is of no use here.
+    wanted = wanted[:2]
     _check_memory(name, shape, sum(splits[s].num_examples for s in wanted), memory_share)
-    return [_decode(builder, split, shape, tuple(label.names)) for split in wanted]
+    return {split: _decode(builder, split, shape, tuple(label.names)) for split in wanted}
+
+
+def _labelled(source: array_records.RecordSource) -> bool:
+    """Some test sets, such as ImageNet's, have the label -1 throughout."""
+    with read_errors():
+        _, labels = source.fetch(tf.constant([0], tf.int64))
+    if int(labels[0]) < 0:
+        name, _, split = source.name.rpartition(" ")
+        logger.info("data: the %s split of %s has no labels: left out", split, name)
+    return int(labels[0]) >= 0
 
 
 def _prepare(builder) -> None:
@@ -101,7 +140,8 @@ def _check_memory(name: str, shape, count: int, share: float) -> None:
         raise UserError(
             f"{name} takes {needed / 2**30:.1f} GiB decoded, more than "
             f"data.memory_share={share} of the {present / 2**30:.1f} GiB here: raise the "
-            "share, or use a smaller set; reading from disk is not supported yet."
+            f"share, or prepare it for reading from disk: tfds build {name} "
+            "--file_format=array_record."
         )
 
 

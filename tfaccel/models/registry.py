@@ -4,31 +4,58 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+from tfaccel import user_code
 from tfaccel.errors import UserError, did_you_mean, one_line
+from tfaccel.fields import Count, Flag
 from tfaccel.lazy import keras
 from tfaccel.log import logger
+from tfaccel.models import pretrained
+
+Head = Literal["original", "pooled"]
 
 _OWN = ("resnet50", "resnet9", "vgg16")
 _GIVEN = ("input_shape", "num_classes", "classes", "weights")
 
 
-def check(*, name: str, weights: str | None, arguments: dict) -> None:
+def check(
+    *,
+    name: str,
+    weights: str | None,
+    arguments: dict,
+    head: Head = "original",
+    hidden_units: Count = 0,
+    freeze_base: Flag = "auto",
+) -> None:
     """Refuses weights that cannot be there; names are checked by `build`."""
     del arguments
-    if weights == "imagenet":
+    # Functions of keras.applications begin with a capital.
+    application = name[:1].isupper() and ":" not in name
+    if head == "pooled" and not application:
         raise UserError(
-            f"received model.weights=imagenet for model.name={name}: not yet, as these "
-            "weights need the preprocessing they were trained with. Use a .weights.h5 "
-            "or .keras file, or leave it out."
+            f"received model.head=pooled for model.name={name}, expected a function of "
+            "keras.applications, such as VGG16: other models have the head they have."
         )
-    if weights is not None and not Path(weights).is_file():
+    if head == "original" and (hidden_units or freeze_base is True):
+        field = "hidden_units" if hidden_units else "freeze_base"
+        value = hidden_units or freeze_base
+        raise UserError(
+            f"received model.{field}={value} with model.head=original, expected "
+            "model.head=pooled: the original has no part of its own to train."
+        )
+    if weights == "imagenet" and head != "pooled":
+        raise UserError(
+            f"received model.weights=imagenet for model.name={name} with model.head={head}: "
+            "these weights tell 1,000 classes apart, others need a new head. Use a function "
+            "of keras.applications, such as VGG16, and model.head=pooled."
+        )
+    if weights not in (None, "imagenet") and not Path(weights).is_file():
         raise UserError(
             f"received model.weights={weights}, expected the path of an existing "
-            ".weights.h5 or .keras file."
+            ".weights.h5 or .keras file, or imagenet."
         )
 
 
@@ -38,6 +65,9 @@ def build(
     *,
     name: str = "resnet9",
     weights: str | None = None,
+    head: Head = "original",
+    hidden_units: Count = 0,
+    freeze_base: Flag = "auto",
     arguments: dict | None = None,
 ) -> keras.Model:
     """Returns a classifier with float32 outputs, built under the current policy.
@@ -48,7 +78,12 @@ def build(
         name: "resnet9", "resnet50", "vgg16"; a function of keras.applications,
             such as "MobileNetV2"; or "module:function", called as
             `function(input_shape=..., num_classes=...)`.
-        weights: A .weights.h5 or .keras file to start from; None for random.
+        weights: "imagenet" for those that Keras publishes, a .weights.h5 or .keras
+            file to start from, or None for random ones.
+        head: "original", or "pooled" to put global average pooling and new Dense
+            layers in the place of the top of a function of keras.applications.
+        hidden_units: Units of a hidden layer in the new head; 0 for none.
+        freeze_base: Train the new head alone; "auto" does so with ImageNet weights.
         arguments: Further keyword arguments of the model's function.
 
     Raises:
@@ -59,8 +94,18 @@ def build(
         model = build((32, 32, 3), 10, name="resnet9", arguments={"width": 16})
     """
     arguments = dict(arguments or {})
-    check(name=name, weights=weights, arguments=arguments)
+    check(
+        name=name,
+        weights=weights,
+        head=head,
+        hidden_units=hidden_units,
+        freeze_base=freeze_base,
+        arguments=arguments,
+    )
     function = _find(name)
+    if head == "pooled":
+        freeze = _freeze(freeze_base, weights)
+        function = _with_head(name, function, weights == "imagenet", hidden_units, freeze)
     _check_arguments(name, function, arguments)
     try:
         model = function(input_shape=tuple(input_shape), num_classes=num_classes, **arguments)
@@ -72,7 +117,7 @@ def build(
             f"model.name={name} cannot be built for images of {size}: {one_line(error)}"
         ) from error
     model = _in_float32(_checked(model, name, num_classes))
-    if weights is not None:
+    if weights not in (None, "imagenet"):
         _load_weights(model, weights)
     logger.info("model: %s, %s parameters", name, f"{model.count_params():,}")
     return model
@@ -113,9 +158,24 @@ def check_scaling(model: keras.Model, normalize: str) -> None:
             )
 
 
+def check_preprocessing(weights: str | None, normalize: str) -> None:
+    """Refuses ImageNet weights on images that are not as they were trained.
+
+    Args:
+        weights: As for `build`.
+        normalize: How the data are normalised; see `tfaccel.data.normalize`.
+    """
+    if weights == "imagenet" and normalize in ("dataset", "unit"):
+        raise UserError(
+            f"received model.weights=imagenet with data.normalize={normalize}: these weights "
+            "need the preprocessing they were trained with. Set data.normalize=model (or none, "
+            "for a model that does it itself)."
+        )
+
+
 def _find(name: str) -> Callable:
     if ":" in name:
-        return _import_function(name)
+        return user_code.function(name, "model.name")
     if name in _OWN:
         return getattr(importlib.import_module(f"tfaccel.models.{name}"), name)
     applications = {n: f for n, f in vars(keras.applications).items() if n[0].isupper()}
@@ -130,32 +190,6 @@ def _find(name: str) -> Callable:
 def _hint(name: str, applications: dict) -> str:
     hint = did_you_mean(name, [*_OWN, *applications]).partition("Known:")[0].strip()
     return hint or f"keras.applications has {', '.join(sorted(applications))}."
-
-
-def _import_function(name: str) -> Callable:
-    module_name, _, function_name = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
-        raise UserError(f"received model.name={name}, expected 'module:function'.")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise UserError(
-            f"received model.name={name}, but there is no module {module_name!r} in this "
-            "folder or installed: expected 'module:function'."
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        functions = [n for n, f in vars(module).items() if inspect.isfunction(f)]
-        raise UserError(
-            f"received model.name={name}, but {module_name} has no function "
-            f"{function_name!r}. {did_you_mean(function_name, functions)}".strip()
-        )
-    return function
 
 
 def _application(function: Callable) -> Callable:
@@ -176,6 +210,35 @@ def _application(function: Callable) -> Callable:
         [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in accepted.values()]
     )
     return model
+
+
+def _with_head(name: str, function: Callable, imagenet: bool, units: int, freeze: bool):
+    """Adapts `pretrained.build` to `f(input_shape, num_classes)`."""
+    accepted = inspect.signature(function).parameters
+
+    def model(*, input_shape, num_classes, **arguments):
+        if "include_preprocessing" in accepted:
+            arguments.setdefault("include_preprocessing", False)
+        return pretrained.build(
+            name, input_shape, num_classes, imagenet=imagenet,
+            hidden_units=units, freeze=freeze, arguments=arguments,
+        )  # fmt: skip
+
+    top = ("include_top", "pooling", "classifier_activation", "input_tensor")
+    model.__signature__ = inspect.Signature([p for n, p in accepted.items() if n not in top])
+    return model
+
+
+def _freeze(freeze_base: bool | str, weights: str | None) -> bool:
+    if freeze_base == "auto":
+        freeze = weights == "imagenet"
+        reason = "auto: it has ImageNet weights" if freeze else "auto: no ImageNet weights"
+    else:
+        freeze, reason = freeze_base, "as asked"
+    logger.info("model: the base is %s (%s)", "frozen" if freeze else "trained", reason)
+    if freeze and weights is None:
+        logger.warning("model: the frozen base has random weights, of which little is learnt")
+    return freeze
 
 
 def _check_arguments(name: str, function: Callable, arguments: dict) -> None:

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -134,3 +136,46 @@ def test_largest_padding_leaves_a_pixel_of_every_image():
     images, keys = batch((4, 6, 3), count=500)
     augmented = augment.build(crop_padding=3)(images, keys)
     assert tf.reduce_max(augmented, axis=(1, 2, 3)).numpy().min() > 0
+
+
+def test_reflecting_border_is_numpys():
+    images, keys = batch((6, 7, 3))
+    augmented = augment.build(crop_padding=3, crop_border="reflect")(images, keys)
+    tops, lefts = draw(keys, "crop top", 7), draw(keys, "crop left", 7)
+    padded = np.pad(images, ((0, 0), (3, 3), (3, 3), (0, 0)), mode="reflect")
+    expected = [
+        image[top : top + 6, left : left + 7]
+        for image, top, left in zip(padded, tops, lefts, strict=True)
+    ]
+    np.testing.assert_array_equal(augmented, expected)
+
+
+def test_alternating_flip_shows_each_side_in_every_other_epoch():
+    count = 2000
+    images = tf.tile(tf.constant([[[[1], [2]]]], tf.uint8), [count, 1, 1, 1])
+    apply = augment.build(alternating_flip=True)
+    examples = tf.range(count, dtype=tf.int64)
+    sides = [
+        apply(images, randomness.example_keys(3, tf.fill([count], epoch), examples))[:, 0, 0, 0]
+        for epoch in range(5)
+    ]
+    for earlier, later in itertools.pairwise(sides):
+        np.testing.assert_array_equal(earlier + later, np.full(count, 3))
+    # The first epoch's side is random.
+    mirrored = int((sides[0].numpy() == 2).sum())
+    assert stats.binomtest(mirrored, count, 0.5).pvalue > 0.001
+
+
+def test_two_kinds_of_flip_are_refused():
+    with pytest.raises(UserError, match=r"flip=True and .*alternating_flip=True"):
+        augment.build(flip=True, alternating_flip=True)
+
+
+def test_chain_applies_in_order():
+    def add(images, keys):
+        return images + 1
+
+    def double(images, keys):
+        return images * 2
+
+    assert augment.chain(add, double)(np.array([3]), None).tolist() == [8]
