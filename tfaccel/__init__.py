@@ -20,6 +20,7 @@ _MODULES = (
     "optimizers",
     "plan",
     "precision",
+    "pruning",
     "randomness",
     "schedules",
 )

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tfaccel import callback_state, step
+from tfaccel import callback_state, pruning, step
 from tfaccel.checkpoint import Checkpointer
 from tfaccel.data.pipeline import EvaluationData, TrainingData
 from tfaccel.errors import UserError
@@ -72,6 +72,9 @@ def fit(
         strategy.num_replicas_in_sync,
         accumulation,
     )
+    for callback in callbacks:
+        if hasattr(callback, "prepare"):  # such as a Pruner, which refuses a short run
+            callback.prepare(plan, callbacks)
     newest = checkpointer.newest() if checkpointer else None
     state = checkpointer.read_state(newest) if newest else {"step": 0}
     training = step.TrainingStep(model, strategy, jit=jit, accumulation=accumulation)
@@ -258,6 +261,7 @@ def _logs(model) -> dict[str, float]:
 
 def _all_variables(model) -> list:
     groups = (model.variables, model.optimizer.variables, model.metrics_variables)
+    groups += (pruning.masks(model),)
     return list({id(v): v for group in groups for v in group}.values())
 
 

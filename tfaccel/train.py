@@ -25,6 +25,7 @@ from tfaccel import (
     loop,
     optimizers,
     precision,
+    pruning,
     randomness,
     results,
     schedules,
@@ -150,6 +151,8 @@ def train(config: config_dict.ConfigDict, workdir: Path) -> dict[str, Any]:
             "versions": results.versions(),
             "config": flat,
         }
+        if config.pruning.final_sparsity:
+            report["sparsity"] = pruning.log_sparsity(setup.model)
         results.write_json(workdir / results.REPORT, report)
     logger.info(
         "done: %s, %.0f s in all; results in %s",
@@ -261,6 +264,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
     )
     metrics = ours.MetricsCSV(workdir / results.METRICS, setup.plan.log_steps, first_step)
     stopping = early_stopping.build(**arguments(early_stopping.build, config.early_stopping))
+    pruners = pruning.build(setup.model, setup.plan, **arguments(pruning.build, config.pruning))
     try:
         loop.fit(
             setup.model,
@@ -268,7 +272,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
             setup.plan,
             strategy=setup.strategy,
             validation=setup.validation,
-            callbacks=[note, throughput, metrics, progress, *stopping],
+            callbacks=[note, throughput, *pruners, metrics, progress, *stopping],
             checkpointer=checkpointer,
             jit=setup.jit,
             accumulation=setup.accumulation,
@@ -282,6 +286,8 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path) -> tuple[int, float 
         ) from None
     finally:
         progress.close()
+    for pruner in pruners:
+        pruner.verify()
     return progress.step, throughput.images_per_second
 
 
