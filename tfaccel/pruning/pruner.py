@@ -141,7 +141,7 @@ class Pruner(keras.callbacks.Callback):
         Raises:
             UserError: With the numbers, if a target is missed.
         """
-        missed = self.rule.shortfalls(self.targets, [kernel.value() for kernel in self.kernels])
+        missed = self.rule.shortfalls([kernel.value() for kernel in self.kernels])
         if not missed:
             return
         goal = max(target.sparsity for target in self.targets)

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import types
+import warnings
 
 from tfaccel.errors import UserError, one_line
 from tfaccel.lazy import tf
@@ -25,7 +26,9 @@ def load() -> types.ModuleType:
     getattr(tf.keras, "layers")  # noqa: B009 - decides now which Keras that is
     before = os.environ.get(_VARIABLE)
     try:
-        return importlib.import_module("tensorflow_model_optimization")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of distutils
+            return importlib.import_module("tensorflow_model_optimization")
     except ImportError as error:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
         raise UserError(
