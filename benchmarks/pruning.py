@@ -3,8 +3,9 @@
     python benchmarks/pruning.py --model=resnet50 --size=32 --batch=32 --json=pruning.json
 
 Steps and updates take turns, so that a machine whose speed drifts treats them alike;
-medians over the rounds and their ratios to a step are printed. "callback" is what the
-pruner takes outside the compiled call where no update is due.
+medians over the rounds and their ratios to a step of the model without pruning are
+printed. "callback" is what the pruner takes outside the compiled call where no update
+is due.
 """
 
 import argparse
@@ -22,28 +23,17 @@ from tfaccel.models import registry
 
 
 class Training:
-    """A model that trains and is pruned, one step or one update at a time."""
+    """A model that trains one step at a time, pruned or not."""
 
-    def __init__(self, options):
+    def __init__(self, options, pruned: bool):
         source = sources.load(name="synthetic", image_size=options.size).train
-        model = registry.build(source.image_shape, 10, name=options.model)
+        self.model = registry.build(source.image_shape, 10, name=options.model)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
-        # An update at each even step, and more of them than there will be rounds.
-        length = plan.Plan(4 * options.rounds + 4, Fraction(options.rounds))
-        self.pruner = pruning.prune(
-            model,
-            length,
-            final_sparsity=0.8,
-            begin="2st",
-            end="100%",
-            frequency="2st",
-            threshold=options.threshold,
-        )
-        self.model = model
-        self.step = step.TrainingStep(model, tf.distribute.get_strategy())
+        self.model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
+        self.pruner = self._pruner(options) if pruned else None
+        self.step = step.TrainingStep(self.model, tf.distribute.get_strategy())
         self.iterator = iter(pipeline.TrainingData(source, 0, options.batch).dataset())
-        self.step(self.iterator, 1)
+        self.train()
 
     def train(self) -> float:
         """Returns the seconds of a step."""
@@ -53,11 +43,18 @@ class Training:
         return time.perf_counter() - start
 
     def callback(self) -> float:
-        """Returns the seconds the pruner takes around a call."""
+        """Returns the seconds the pruner takes around a call; it updates at even steps."""
         start = time.perf_counter()
         self.pruner.on_train_batch_begin(self.pruner.step)
         self.pruner.on_train_batch_end(self.pruner.step)
         return time.perf_counter() - start
+
+    def _pruner(self, options):
+        length = plan.Plan(2 * options.rounds + 2, Fraction(1))
+        when = {"begin": "2st", "end": "100%", "frequency": "2st"}
+        return pruning.prune(
+            self.model, length, final_sparsity=0.8, threshold=options.threshold, **when
+        )
 
 
 def main() -> None:
@@ -71,13 +68,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
     devices.configure()
-    training = Training(options)
-    seconds = {"step": [], "callback": [], "mask update": []}
+    dense, pruned = Training(options, pruned=False), Training(options, pruned=True)
+    turns = {
+        "step": dense.train,
+        "pruned step": pruned.train,
+        "callback": pruned.callback,
+        "mask update": pruned.callback,
+    }
+    seconds = {name: [] for name in turns}
     for _ in range(options.rounds):
-        seconds["step"].append(training.train())
-        seconds["callback"].append(training.callback())
-        seconds["mask update"].append(training.callback())
-    assert training.pruner.done == options.rounds, "an update was missed"
+        for name, turn in turns.items():
+            seconds[name].append(turn())
+    assert pruned.pruner.done == options.rounds, "an update was missed"
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ratios = {name: value / medians["step"] for name, value in medians.items()}
     for name, value in medians.items():

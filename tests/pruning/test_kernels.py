@@ -107,27 +107,6 @@ def test_nothing_left_to_prune_is_refused():
         kernels.targets(tiny.model(), 0.8, {"*": 0})
 
 
-def test_a_target_below_what_is_there_is_refused():
-    model = tiny.model()
-    (kernel, _) = kernels.find(model)
-    value = kernel.value()
-    value[..., :3] = 0
-    kernel.weight.assign(value)
-    with pytest.raises(UserError) as error:
-        kernels.targets(model, 0.3, {})
-    assert str(error.value) == (
-        "conv/kernel has 0.50 of its weights zero already, asked for 0.30: ask for at least "
-        "that, or leave the layer out with pruning.layers.conv=0."
-    )
-    assert len(kernels.targets(model, 0.5, {})) == 2
-
-
-def test_a_kernel_that_starts_from_zeros_is_fine():
-    layer = keras.layers.Dense(4, kernel_initializer="zeros")
-    model = keras.Sequential([keras.Input((4,)), layer])
-    assert len(kernels.targets(model, 0.5, {})) == 1
-
-
 def test_a_subclassed_model_that_was_never_built_is_refused():
     class Own(keras.Model):
         def __init__(self):

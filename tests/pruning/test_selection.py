@@ -41,7 +41,8 @@ def rule(kind, values, *arguments):
 @pytest.mark.parametrize("name", VALUES)
 def test_masks_are_those_of_tfmot_ties_included(name, sparsity):
     value = VALUES[name]
-    (mask,) = rule(selection.ByLayer, [value]).masks([value], [np.float32(sparsity)])
+    by_layer = rule(selection.ByLayer, [VALUES["normal"]])
+    (mask,) = by_layer.masks([value], [np.float32(sparsity)])
     _, expected = tfmot_pruning(sparsity)._update_mask(tf.constant(value))
     np.testing.assert_array_equal(mask, expected.numpy().astype(bool))
 
@@ -96,6 +97,31 @@ def test_shortfalls_are_counted():
     assert rule(selection.ByGroups, [groups], 2, 4).shortfalls([groups]) == [
         "kernel: 1 of 2 groups"
     ]
+
+
+def test_a_nan_is_no_small_weight():
+    value = np.float32([[1, np.nan], [3, 4]])
+    (mask,) = rule(selection.ByLayer, [VALUES["normal"]]).masks([value], [0.5])
+    assert mask[0, 1]
+
+
+def test_a_target_below_what_is_there_is_refused():
+    value = np.float32(np.ones((10, 10)))
+    value[:8] = 0
+    with pytest.raises(UserError) as error:
+        rule(selection.ByLayer, [value])
+    assert str(error.value) == (
+        "kernel has 0.80 of its weights zero already, asked for 0.50: ask for at least "
+        "that, or leave layers out with pruning.layers.NAME=0."
+    )
+    # Together with a dense kernel there are fewer.
+    rule(selection.Globally, [value, np.float32(np.ones((10, 10)))])
+    with pytest.raises(UserError, match=r"the model has 0\.80 of its weights zero already"):
+        rule(selection.Globally, [value])
+
+
+def test_a_kernel_that_starts_from_zeros_is_fine():
+    rule(selection.ByLayer, [np.zeros((4, 4), np.float32)])
 
 
 def test_m_by_n_refuses_layers_without_input_channels_to_group():

@@ -52,7 +52,7 @@ class Target:
 
 
 def find(model: keras.Model) -> list[Kernel]:
-    """Returns all kernels of a model, in a fixed order.
+    """Returns all kernels of a model, in the order of its variables.
 
     Those of nested models, wrappers and recurrent cells, too; not those of depthwise
     convolutions, which are few and have nine weights a channel.
@@ -75,7 +75,8 @@ def find(model: keras.Model) -> list[Kernel]:
             f"received the model {model.name!r}, which has no weights yet: call it on a "
             "batch, or model.build(input_shape), before it is pruned."
         )
-    return list(found.values())
+    order = {id(variable): place for place, variable in enumerate(model.variables)}
+    return [found[key] for key in sorted(found, key=order.get)]
 
 
 def targets(model: keras.Model, sparsity: float, layers: dict[str, float]) -> list[Target]:
@@ -88,8 +89,8 @@ def targets(model: keras.Model, sparsity: float, layers: dict[str, float]) -> li
             more than a pattern.
 
     Raises:
-        UserError: If a pattern matches nothing, two of them disagree, nothing is left
-            to prune, or a kernel has more zeros already.
+        UserError: If a pattern matches nothing, two of them disagree, or nothing is
+            left to prune.
     """
     kernels = find(model)
     _check_patterns(kernels, layers)
@@ -100,8 +101,6 @@ def targets(model: keras.Model, sparsity: float, layers: dict[str, float]) -> li
             f"there is nothing to prune in {model.name!r}: it has {len(kernels)} kernel(s), "
             f"and pruning.layers={layers} leaves none."
         )
-    for target in wanted:
-        _check_zeros(target)
     return wanted
 
 
@@ -145,14 +144,3 @@ def _target(kernel: Kernel, sparsity: float, layers: dict[str, float]) -> float:
             f"layer itself ({kernel.layer.name}), or make the patterns narrower."
         )
     return next(iter(matching.values()), sparsity)
-
-
-def _check_zeros(target: Target) -> None:
-    """A kernel of zeros only is not trained yet, and says nothing."""
-    there = float(np.mean(target.kernel.value() == 0))
-    if target.sparsity < there < 1:
-        raise UserError(
-            f"{target.kernel.path} has {there:.2f} of its weights zero already, asked for "
-            f"{target.sparsity:.2f}: ask for at least that, or leave the layer out with "
-            f"pruning.layers.{target.kernel.layer.name}=0."
-        )

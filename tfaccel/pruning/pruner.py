@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -12,6 +13,7 @@ import numpy as np
 from tfaccel.errors import UserError
 from tfaccel.log import logger
 from tfaccel.plan import Plan
+from tfaccel.pruning.kernels import masked
 from tfaccel.pruning.selection import Rule
 from tfaccel.pruning.timetable import Schedule
 
@@ -132,8 +134,8 @@ class Pruner(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         """Masks once more: Keras's own average of weights ends without constraints."""
         for kernel in self.kernels if self.done else ():
-            kept = kernel.weight.constraint.kept.numpy()
-            kernel.weight.assign(np.where(kept, kernel.weight.numpy(), 0))
+            weight = kernel.weight
+            weight.assign(masked(weight, weight))
 
     def verify(self) -> None:
         """Refuses to call the model pruned if it is not.
@@ -166,7 +168,7 @@ class Pruner(keras.callbacks.Callback):
             "pruning: %d kernels of %s weights to %s, %d updates of the masks from step %d "
             "to %d of %d",
             len(self.kernels),
-            f"{sum(kernel.value().size for kernel in self.kernels):,}",
+            f"{sum(math.prod(kernel.weight.shape) for kernel in self.kernels):,}",
             " and ".join(f"{goal:g}" for goal in sorted(self.timetable.sparsities)),
             len(steps),
             steps[0],
@@ -188,6 +190,7 @@ class Pruner(keras.callbacks.Callback):
         for kernel, value, kept in zip(self.kernels, values, masks, strict=True):
             if not kept.any():
                 logger.warning("pruning: all weights of %s are pruned", kernel.path)
+            # Together: a step in between would train on with one of them.
             kernel.weight.constraint.kept.assign(kept)
             kernel.weight.assign(np.where(kept, value, np.zeros_like(value)))
 

@@ -26,7 +26,8 @@ def build(targets: Sequence[Target], threshold: str, m_by_n: str) -> Rule:
         m_by_n: Such as "2:4", or "".
 
     Raises:
-        UserError: If a layer has no input channels to group.
+        UserError: If there are more zeros already, or a layer has no input channels to
+            group.
     """
     if m_by_n:
         return ByGroups(targets, *parse_m_by_n(m_by_n))
@@ -99,13 +100,19 @@ class Rule:
 class ByLayer(Rule):
     """Each kernel reaches its own target."""
 
+    def __init__(self, targets: Sequence[Target]):
+        super().__init__(targets)
+        for target in targets:
+            value = target.kernel.value()
+            _check_zeros(
+                target.kernel.path, np.count_nonzero(value), value.size, target.sparsity
+            )
+
     def masks(self, values, sparsities):
         """Returns a mask for each kernel."""
         magnitudes = [np.abs(value) for value in values]
-        return [
-            magnitude >= threshold(magnitude, sparsity)
-            for magnitude, sparsity in zip(magnitudes, sparsities, strict=True)
-        ]
+        pairs = zip(magnitudes, sparsities, strict=True)
+        return [_reaching(magnitude, threshold(magnitude, s)) for magnitude, s in pairs]
 
     def shortfalls(self, values):
         """Returns the kernels that miss their targets."""
@@ -119,16 +126,21 @@ class ByLayer(Rule):
 class Globally(Rule):
     """All kernels together reach one target, the same for each."""
 
+    def __init__(self, targets: Sequence[Target]):
+        super().__init__(targets)
+        kept, size = _total([target.kernel.value() for target in targets])
+        _check_zeros("the model", kept, size, targets[0].sparsity)
+
     def masks(self, values, sparsities):
         """Returns a mask for each kernel."""
         magnitudes = [np.abs(value) for value in values]
         everything = np.concatenate([magnitude.ravel() for magnitude in magnitudes])
         limit = threshold(everything, sparsities[0])
-        return [magnitude >= limit for magnitude in magnitudes]
+        return [_reaching(magnitude, limit) for magnitude in magnitudes]
 
     def shortfalls(self, values):
         """Returns all kernels together, if they miss the target."""
-        kept, size = sum(map(np.count_nonzero, values)), sum(value.size for value in values)
+        kept, size = _total(values)
         missed = _misses(kept, size, self.targets[0].sparsity)
         return [f"all kernels together {1 - kept / size:.4f}"] if missed else []
 
@@ -193,6 +205,30 @@ class ByGroups(Rule):
             )
 
 
+def _reaching(magnitudes: np.ndarray, limit: np.float32) -> np.ndarray:
+    """Not `>=`, which would turn the NaNs of a run gone wrong into quiet zeros."""
+    return ~(magnitudes < limit)
+
+
+def _total(values: list[np.ndarray]) -> tuple[int, int]:
+    """Returns (weights that are not zero, weights)."""
+    return sum(map(np.count_nonzero, values)), sum(value.size for value in values)
+
+
 def _misses(kept: int, size: int, sparsity: float) -> bool:
     """Equal magnitudes at the threshold are all kept, so a few more are let pass."""
-    return kept > kept_count(size, sparsity) + max(1, size // 10_000)
+    return kept > kept_count(size, sparsity) + _slack(size)
+
+
+def _check_zeros(name: str, kept: int, size: int, sparsity: float) -> None:
+    """A kernel of zeros only is not trained yet, and says nothing."""
+    if 0 < kept < kept_count(size, sparsity) - _slack(size):
+        raise UserError(
+            f"{name} has {1 - kept / size:.2f} of its weights zero already, asked for "
+            f"{sparsity:.2f}: ask for at least that, or leave layers out with "
+            "pruning.layers.NAME=0."
+        )
+
+
+def _slack(size: int) -> int:
+    return max(1, size // 10_000)
