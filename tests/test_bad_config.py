@@ -300,7 +300,7 @@ CASES = {
     ),
     "several targets for one threshold": flags(
         "--config.pruning.final_sparsity=0.5 --config.pruning.threshold=global "
-        "--config.pruning.layers.head=0.8",
+        "--config.pruning.layers={'head':0.8}",
         "received pruning.layers.head=0.8 with pruning.threshold=global",
         "use 0 or 0.5, or threshold=layer",
     ),

@@ -201,7 +201,7 @@ class ByGroups(Rule):
             raise UserError(
                 f"received pruning.m_by_n={self.m}:{self.n}, but {layer.name} is a "
                 f"{type(layer).__name__}, expected Dense or Conv1D to Conv3D: leave it out "
-                f"with pruning.layers.{layer.name}=0."
+                f"with pruning.layers={{{layer.name!r}: 0}}."
             )
 
 
@@ -226,7 +226,7 @@ def _check_zeros(name: str, kept: int, size: int, sparsity: float) -> None:
         raise UserError(
             f"{name} has {1 - kept / size:.2f} of its weights zero already, asked for "
             f"{sparsity:.2f}: ask for at least that, or leave layers out with "
-            "pruning.layers.NAME=0."
+            "pruning.layers={'NAME': 0}."
         )
 
 
