@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tiny
 
-from tfaccel import callback_state, loop, plan, pruning, step
+from tfaccel import loop, plan, pruning, step
 from tfaccel.checkpoint import Checkpointer
 from tfaccel.errors import UserError
 from tfaccel.plan import Plan
@@ -237,8 +237,16 @@ def test_a_skipped_step_right_after_an_update_leaves_weights_masked(replicas):
     assert np.all(np.isfinite(model.get_weights()[0]))
 
 
-@pytest.mark.parametrize(("stop_at", "replicas"), [(4, 1), (6, 2), (9, 1)])
-def test_a_resumed_run_is_the_run_that_was_never_stopped(stop_at, replicas, tmp_path):
+@pytest.mark.parametrize(
+    ("stop_at", "replicas", "changed"),
+    [
+        (4, 1, {}),
+        (9, 2, {}),
+        # An update before the first step must not come again at the restart.
+        (5, 1, {"begin": "0st", "initial_sparsity": 0.5}),
+    ],
+)
+def test_a_resumed_run_is_the_run_that_was_never_stopped(stop_at, replicas, changed, tmp_path):
     from test_loop import Kill, everything
 
     strategy = tiny.strategy(replicas)
@@ -246,7 +254,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(stop_at, replicas, tmp_
     def run(folder, *more):
         with strategy.scope():
             model = tiny.model(dropout=0.3)
-        pruner = pruning.prune(model, LENGTH, **OPTIONS)
+        pruner = pruning.prune(model, LENGTH, **{**OPTIONS, **changed})
         saving = Checkpointer(folder, LENGTH, every="3st")
         fit(model, [pruner, *more], strategy=strategy, checkpointer=saving)
         return model
@@ -259,36 +267,6 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(stop_at, replicas, tmp_
         np.testing.assert_array_equal(got, want)
     for got, want in zip(pruning.masks(resumed), pruning.masks(whole), strict=True):
         np.testing.assert_array_equal(got.numpy(), want.numpy())
-
-
-def test_a_run_pruned_from_its_first_step_resumes_without_pruning_again(tmp_path):
-    options = {"final_sparsity": 0.8, "begin": "0st", "end": "8st", "frequency": "8st"}
-    options["initial_sparsity"] = 0.5
-
-    def run(epochs):
-        model = tiny.model()
-        pruner = pruning.prune(model, LENGTH, **options)
-        saving = Checkpointer(tmp_path, LENGTH)
-        stop = keras.callbacks.LambdaCallback(
-            on_epoch_end=lambda epoch, logs: setattr(
-                model, "stop_training", epoch + 1 == epochs
-            )
-        )
-        fit(model, [pruner, stop], checkpointer=saving)
-        return model, pruner
-
-    model, pruner = run(1)
-    assert (pruner.step, pruner.done) == (4, 1)
-    assert zeros(model) == {"conv/kernel": 81, "dense/kernel": 108}
-    first = pruning.masks(model)[0].numpy()
-    states, _ = callback_state.collect([pruner])
-    assert states == {"Pruner/0": {"step": 4, "done": 1}}
-    newest = Checkpointer(tmp_path, LENGTH).newest()
-    again = tiny.model()
-    pruning.prune(again, LENGTH, **options)
-    again.optimizer.build(again.trainable_variables)
-    Checkpointer(tmp_path, LENGTH).restore(newest, loop._all_variables(again))
-    np.testing.assert_array_equal(pruning.masks(again)[0].numpy(), first)
 
 
 def test_the_users_own_constraint_comes_before_the_mask():
