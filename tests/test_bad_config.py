@@ -308,28 +308,35 @@ CASES = {
     "no such weights": setting(
         "model.weights", "absent.keras", "expected the path of an existing"
     ),
+    "more sparsity than all": setting("pruning.final_sparsity", "80", "at most 1."),
+    "all weights pruned": setting("pruning.final_sparsity", "1.0", "expected less than 1"),
+    "sparsity that falls": flags(
+        "--config.pruning.final_sparsity=0.5 --config.pruning.initial_sparsity=0.8",
+        "received pruning.final_sparsity=0.5, expected at least pruning.initial_sparsity=0.8.",
+    ),
+    "no duration to prune at": setting("pruning.begin", "20", DURATION),
+    "groups without sparsity": setting("pruning.m_by_n", "2:4", "set final_sparsity, too."),
+    "groups of another sparsity": flags(
+        "--config.pruning.final_sparsity=0.8 --config.pruning.m_by_n=2:4",
+        "received pruning.final_sparsity=0.8 with pruning.m_by_n=2:4, whose sparsity is 0.5",
+    ),
+    "groups that come gradually": flags(
+        "--config.pruning.final_sparsity=0.5 --config.pruning.m_by_n=2:4",
+        "received pruning.m_by_n=2:4 with schedule=polynomial and threshold=layer",
+        "use schedule=constant",
+    ),
+    "no groups": flags(
+        "--config.pruning.final_sparsity=0.5 --config.pruning.m_by_n=4:2",
+        "received pruning.m_by_n=4:2, expected 'm:n' with 0 < m < n, such as 2:4",
+    ),
+    "several targets for one threshold": flags(
+        "--config.pruning.final_sparsity=0.5 --config.pruning.threshold=global "
+        "--config.pruning.layers={'head':0.8}",
+        "received pruning.layers.head=0.8 with pruning.threshold=global",
+        "use 0 or 0.5, or threshold=layer",
+    ),
     # What is not built yet is refused, never ignored.
     "data on the device": setting("data.placement", "device", "not yet", "Use host"),
-    "pruning": setting("pruning.final_sparsity", "0.5", "not there yet", "Leave the field at"),
-    "ImageNet weights on a model of ours": setting(
-        "model.weights", "imagenet", "1,000 classes", "model.head=pooled."
-    ),
-    "ImageNet weights on pixels of 0..1": flags(
-        "--config=cifar10_vgg16_transfer --config.data.normalize=unit",
-        "received model.weights=imagenet with data.normalize=unit",
-        "Set data.normalize=model",
-    ),
-    "no folder of images": flags(
-        "--config.data.name=folder --config.data.dir=absent",
-        "received data.dir=absent, which is not there, expected a folder with one folder of "
-        "images for each class.",
-    ),
-    "a function of one's own with a number": flags(
-        "--config.data.name=my-data:load", "data.name=my-data:load, expected 'module:function'."
-    ),
-    "an unknown way with bad images": setting(
-        "data.on_bad_image", "ignore", "expected one of fail, skip."
-    ),
     # Combinations that cannot work.
     "growth with a limit": flags(
         "--config.devices.memory_growth=true --config.devices.memory_limit_mb=100",

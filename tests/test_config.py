@@ -134,7 +134,7 @@ def test_arguments_are_a_builders_keyword_only_ones(section, target):
         ("tfaccel.step:choose", "", (), (False, 1)),
         ("tfaccel.data.pipeline:place", "data", (), "host"),
         ("tfaccel.optimizers:scale_rate", "optimizer", (128,), 0.1),
-        ("tfaccel.pruning:build", "pruning", (), None),
+        ("tfaccel.pruning:build", "pruning", (None,), []),
         ("tfaccel.callbacks.early_stopping:build", "early_stopping", (), []),
     ],
 )

@@ -28,6 +28,7 @@ _MODULES = (
     "optimizers",
     "plan",
     "precision",
+    "pruning",
     "randomness",
     "report",
     "schedules",

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tfaccel import callback_state, inference_step, input_wait, replica_state, step
+from tfaccel import callback_state, inference_step, input_wait, pruning, replica_state, step
 from tfaccel import ema as ema_lib
 from tfaccel import replicas as replicas_lib
 from tfaccel.checkpoint import Checkpointer
@@ -77,6 +77,9 @@ def fit(
         if data.mixing is not None:
             mixing.check_loss(model)
     _log_batch(data.global_batch_size, replicas.count, options.accumulation)
+    for callback in callbacks:
+        if hasattr(callback, "prepare"):  # such as a Pruner, which refuses a short run
+            callback.prepare(plan, callbacks)
     newest = checkpointer.newest() if checkpointer else None
     state = checkpointer.read_state(newest) if newest else {"step": 0}
     replicas.check_alike(state["step"], "the newest checkpoint")
@@ -173,7 +176,7 @@ class _Saved:
     def variables(self) -> list:
         model = self.model
         groups = [model.variables, model.optimizer.variables, model.metrics_variables]
-        groups.append(self.ema.variables if self.ema else [])
+        groups += [pruning.masks(model), self.ema.variables if self.ema else []]
         return list({id(v): v for group in groups for v in group}.values())
 
     def due(self, step_done, epochs_ended=None) -> bool:

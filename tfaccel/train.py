@@ -28,6 +28,7 @@ from tfaccel import (
     optimizers,
     precision,
     predictions,
+    pruning,
     randomness,
     results,
     schedules,
@@ -190,6 +191,8 @@ def train(
             **facts,
             "config": flat,
         }
+        if config.pruning.final_sparsity:
+            report["sparsity"] = pruning.log_sparsity(setup.model)
         results.write_json(workdir / results.REPORT, report)
         pages.build([workdir])
     logger.info(
@@ -333,6 +336,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path, profile, begun) -> d
         )
     )
     stopping = early_stopping.build(**arguments(early_stopping.build, config.early_stopping))
+    pruners = pruning.build(setup.model, setup.plan, **arguments(pruning.build, config.pruning))
     try:
         loop.fit(
             setup.model,
@@ -340,7 +344,7 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path, profile, begun) -> d
             setup.plan,
             strategy=setup.strategy,
             validation=setup.validation,
-            callbacks=[note, *watched.callbacks, *stopping],
+            callbacks=[note, *pruners, *watched.callbacks, *stopping],
             checkpointer=checkpointer,
             options=setup.options,
             ema=setup.average,
@@ -354,6 +358,8 @@ def _fit(setup: Setup, checkpointer, config, workdir: Path, profile, begun) -> d
         ) from None
     finally:
         watched.close()
+    for pruner in pruners:
+        pruner.verify()
     return watched
 
 
