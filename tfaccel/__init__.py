@@ -15,6 +15,7 @@ _MODULES = (
     "data",
     "devices",
     "distribution",
+    "export",
     "loop",
     "models",
     "optimizers",
