@@ -74,6 +74,17 @@ def test_a_run_becomes_verified_files_and_a_table(workdir, capsys):
     assert lines[-1] == f"done: {workdir / 'export'}"
 
 
+def test_another_run_comes_beside_in_table_and_picture(workdir, capsys):
+    flags = ("--formats=onnx", "--threads=", f"--workdir={workdir}")
+    assert run(*flags) == 0
+    assert run(*flags, f"--beside={workdir}") == 0
+    same = "onnx: 1.00 of the bytes, 1.00 after gzip, +0.00 points of accuracy"
+    assert same in capsys.readouterr().out.splitlines()
+    assert ">run/onnx, " in (workdir / "export" / "accuracy_size.svg").read_text()
+    assert run(*flags, "--test_images=10", f"--beside={workdir}") == 0
+    assert "was verified on other images: not compared" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -84,6 +95,7 @@ def test_a_run_becomes_verified_files_and_a_table(workdir, capsys):
         (("--formats=",), "received no formats, expected some of keras, savedmodel"),
         (("--threads=0",), "received --threads=0, expected whole numbers such as 1,2"),
         (("--test_images=0",), "received test_images=0"),
+        (("--beside=elsewhere",), "received --beside=elsewhere, which holds no export/"),
         (("--fromats=onnx",), "received the unknown flag --fromats. Did you mean --formats?"),
     ],
 )

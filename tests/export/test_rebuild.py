@@ -130,6 +130,20 @@ def test_batch_norm_is_kept_where_folding_would_change_the_model(block):
     np.testing.assert_allclose(outputs(folded), outputs(model), atol=1e-5)
 
 
+def test_a_normalization_layer_keeps_what_it_adapted_to():
+    normalization = layers.Normalization()
+    normalization.adapt(3 * IMAGES + 5)
+    model = graph(layers.Conv2D(5, 3))
+    inputs = keras.Input((8, 8, 3))
+    model = keras.Model(inputs, model(normalization(inputs)))
+    np.testing.assert_allclose(outputs(rebuild.float32(model)), outputs(model), atol=1e-5)
+
+
+def test_layers_that_only_train_are_as_quiet_as_before():
+    model = graph(layers.RandomFlip(seed=1), layers.Conv2D(5, 3), layers.Dropout(0.5))
+    np.testing.assert_allclose(outputs(rebuild.float32(model)), outputs(model), atol=1e-6)
+
+
 def test_zeros_stay_zeros():
     model = graph(layers.Conv2D(8, 3), layers.BatchNormalization())
     kernel = model.layers[1].kernel

@@ -61,6 +61,17 @@ def test_zeros_are_said_to_make_nothing_faster(share):
     )
 
 
+def test_two_exports_are_compared_by_format():
+    dense, pruned = report(), report(0.8)
+    for pruned_entry in pruned["artefacts"].values():
+        pruned_entry["gzip_bytes"] //= 2
+        pruned_entry["accuracy"] -= 0.005
+    del dense["artefacts"]["litert_int8"]
+    assert table.ratios(pruned, dense) == (
+        "litert: 1.00 of the bytes, 0.50 after gzip, -0.50 points of accuracy"
+    )
+
+
 def places(svg):
     """The texts of a picture with where they begin, and its circles."""
     root = ElementTree.fromstring(svg)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from tfaccel import cli, devices, evaluate
+from tfaccel import cli, devices, evaluate, results
 from tfaccel.config import arguments
 from tfaccel.data import normalize, sources
 from tfaccel.errors import UserError
-from tfaccel.export import exporter, normalization, table
+from tfaccel.export import exporter, normalization, picture, table
 from tfaccel.export import formats as formats_lib
 from tfaccel.log import logger
 
@@ -38,16 +38,22 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if flag_values.workdir is None:
         raise UserError("received no --workdir, expected the folder of a finished run.")
+    workdir, beside = Path(flag_values.workdir), None
+    threads = _threads(flag_values.threads)
+    if flag_values.beside is not None:
+        beside = _read_report(Path(flag_values.beside))
     report = export_run(
-        Path(flag_values.workdir),
+        workdir,
         formats=tuple(flag_values.formats),
         include_preprocessing=flag_values.include_preprocessing,
         test_images=flag_values.test_images,
         int8_points=flag_values.int8_points,
-        threads=_threads(flag_values.threads),
+        threads=threads,
     )
     print(table.draw(report))
-    logger.info("done: %s", Path(flag_values.workdir) / FOLDER)
+    if beside is not None:
+        _compare(workdir / FOLDER, report, Path(flag_values.beside), beside)
+    logger.info("done: %s", workdir / FOLDER)
     return 0
 
 
@@ -131,6 +137,13 @@ def _flags() -> flags.FlagValues:
         lower_bound=0.0,
         flag_values=flag_values,
     )
+    flags.DEFINE_string(
+        "beside",
+        None,
+        "Another run's folder, exported before (the dense one of a pruned run, say), to put "
+        "beside this one in table and picture.",
+        flag_values=flag_values,
+    )
     flags.DEFINE_list(
         "threads",
         "1,2",
@@ -147,6 +160,27 @@ def _threads(words: Sequence[str]) -> tuple[int, ...]:
             "nothing."
         )
     return tuple(map(int, words))
+
+
+def _read_report(workdir: Path) -> dict[str, Any]:
+    report = results.read_json(workdir / FOLDER / exporter.REPORT)
+    if report is None:
+        raise UserError(
+            f"received --beside={workdir}, which holds no {FOLDER}/{exporter.REPORT}: export "
+            f"it first with python -m tfaccel.export --workdir={workdir}."
+        )
+    return report
+
+
+def _compare(folder: Path, report: dict, other: Path, beside: dict) -> None:
+    """Prints another run's export below this one's and draws both."""
+    if report["images_sha256"] != beside["images_sha256"]:
+        logger.warning("%s was verified on other images: not compared", other)
+        return
+    print(f"\n{other}:\n{table.draw(beside)}\n\n{table.ratios(report, beside)}\n")
+    theirs = {f"{other.name}/{name}": entry for name, entry in beside["artefacts"].items()}
+    drawing = picture.draw({**report["artefacts"], **theirs})
+    (folder / exporter.PICTURE).write_text(drawing)
 
 
 def _spread(source: sources.Source, count: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -96,6 +97,7 @@ def export(
         measured = artefact.measure(paths, to_artefact(samples), threads=threads)
         report = {
             "images": len(samples),
+            "images_sha256": hashlib.sha256(np.ascontiguousarray(samples)).hexdigest(),
             "labelled": labels is not None,
             "accuracy": _share(reference, right),
             "batch_norm": {

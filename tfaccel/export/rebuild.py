@@ -125,6 +125,8 @@ def _rebuilt(model, *, fold: bool, name_input: bool = False):
         weights = _weights(layer) if norm is None else _folded(layer, graph.get_layer(norm))
         if weights:
             copy.set_weights(weights)
+        if isinstance(copy, keras.layers.Normalization):
+            copy.finalize_state()  # What it has adapted to becomes what it subtracts.
     return rebuilt
 
 

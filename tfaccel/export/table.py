@@ -17,6 +17,20 @@ def draw(report: dict[str, Any]) -> str:
     return "\n".join([*(line.rstrip() for line in lines), "", *_notes(report)])
 
 
+def ratios(report: dict[str, Any], beside: dict[str, Any]) -> str:
+    """Returns how sizes and accuracies of two exports compare, a line a format."""
+    lines = []
+    for name, ours in report["artefacts"].items():
+        if theirs := beside["artefacts"].get(name):
+            points = 100 * (ours["accuracy"] - theirs["accuracy"])
+            lines.append(
+                f"{name}: {ours['bytes'] / theirs['bytes']:.2f} of the bytes, "
+                f"{ours['gzip_bytes'] / theirs['gzip_bytes']:.2f} after gzip, "
+                f"{points:+.2f} points of accuracy"
+            )
+    return "\n".join(lines)
+
+
 def _row(name: str, entry: dict[str, Any]) -> dict[str, str]:
     row = {
         "format": name,
