@@ -51,6 +51,7 @@ def test_a_public_name_waits_with_tensorflow(fresh_python, tmp_path, name):
         (["tfaccel.train", "-h"], "Trains an image classifier as a config says"),
         (["tfaccel.evaluate", "--help"], "Evaluates a finished run's model.keras"),
         (["tfaccel.report.__main__", "--help"], "Builds a page that shows what a run did"),
+        (["tfaccel.export.__main__", "--help"], "Exports a finished run's model.keras"),
         (["tfaccel.train", "--print_config"], "accumulation "),
         *(
             (["tfaccel.train", "--print_config", f"--config={path.stem}"], "accumulation ")

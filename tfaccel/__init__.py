@@ -22,6 +22,7 @@ _MODULES = (
     "devices",
     "distribution",
     "ema",
+    "export",
     "horovod",
     "loop",
     "models",

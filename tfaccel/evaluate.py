@@ -50,21 +50,13 @@ def evaluate(workdir: Path) -> dict[str, float]:
     Raises:
         UserError: If the folder holds no finished run.
     """
-    config, path = load_config(workdir), workdir / results.MODEL
-    if not path.is_file():
-        raise UserError(
-            f"{workdir} holds no {results.MODEL}: the run is not finished. Go on with "
-            f"python -m tfaccel.train, the same config and --workdir={workdir}."
-        )
+    config, path = load_config(workdir), model_path(workdir)
     cli.start_tensorflow()
     devices.configure(**arguments(devices.configure, config.devices))
     strategy = distribution.build(**arguments(distribution.build, config.distribution))
     splits = sources.load(**arguments(sources.load, config.data))
     with strategy.scope():
-        try:
-            model = keras.models.load_model(path)
-        except (ValueError, OSError, TypeError) as error:
-            raise UserError(f"{path} cannot be loaded: {one_line(error)}") from error
+        model = load_model(path)
     *_, test = train.build_data(config, splits, config.seed)
     return loop.evaluate(model, test, strategy=strategy, jit=config.jit is True)
 
@@ -85,6 +77,33 @@ def load_config(workdir: Path) -> config_dict.ConfigDict:
     config_lib.update(config, flat)
     config_lib.check(config)
     return config
+
+
+def model_path(workdir: Path) -> Path:
+    """Returns the model file of a finished run.
+
+    Raises:
+        UserError: If the run is not finished.
+    """
+    path = workdir / results.MODEL
+    if not path.is_file():
+        raise UserError(
+            f"{workdir} holds no {results.MODEL}: the run is not finished. Go on with "
+            f"python -m tfaccel.train, the same config and --workdir={workdir}."
+        )
+    return path
+
+
+def load_model(path: Path) -> keras.Model:
+    """Returns the model that a run saved.
+
+    Raises:
+        UserError: If the file is damaged, or needs code that is not there.
+    """
+    try:
+        return keras.models.load_model(path)
+    except (ValueError, OSError, TypeError) as error:
+        raise UserError(f"{path} cannot be loaded: {one_line(error)}") from error
 
 
 def _compare(final: dict[str, float], report: dict | None) -> None:
