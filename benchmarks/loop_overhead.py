@@ -20,8 +20,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from tfaccel import assembly, devices, inference_step, loop, plan, results, step
 from tfaccel import config as config_lib
-from tfaccel import devices, inference_step, loop, plan, results, step, train
 from tfaccel.callbacks import default
 from tfaccel.data import pipeline, source
 from tfaccel.lazy import tf
@@ -100,7 +100,7 @@ def fit_ours(setup, config, workdir: Path, *added) -> None:
 
 def outside_share(options, config, calls: CallClock) -> float:
     """Returns the share of a ResNet-9 run's time outside of compiled calls."""
-    setup = train.build(config)
+    setup = assembly.build(config)
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         before = calls.seconds
@@ -156,7 +156,9 @@ class Tiny:
         total = self.options.tiny_steps
         length = plan.Plan(total, Fraction(total), log_steps=50)
         strategy = tf.distribute.get_strategy()
-        setup = train.Setup(strategy, self.compile(), length, self.data, None, None, False, 1)
+        setup = assembly.Setup(
+            strategy, self.compile(), length, self.data, None, None, step.Options(), None
+        )
         clock = Clock(self.options.k)
         with tempfile.TemporaryDirectory() as folder:
             fit_ours(setup, self.config, Path(folder), clock, *added)

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+from tfaccel import assembly, host, train
 from tfaccel import config as config_lib
-from tfaccel import host, train
 from tfaccel.data import sources
 from tfaccel.errors import UserError
 
@@ -65,7 +65,7 @@ def test_runs_from_weights_placed_by_hand(config, placed, tmp_path):
 
 def test_images_are_fed_as_the_weights_were_trained(config):
     splits = sources.load(**config_lib.arguments(sources.load, config.data))
-    training, *_ = train.build_data(config, splits, 0)
+    training, *_ = assembly.build_data(config, splits, 0)
     pixel = training.normalize(np.uint8([[[[255, 0, 128]]]]))
     # Blue, green, red, less the means of ImageNet (103.939, 116.779, 123.68).
     np.testing.assert_allclose(pixel[0, 0, 0], [24.061, -116.779, 131.32], rtol=1e-6)

@@ -19,6 +19,8 @@ from tfaccel.errors import UserError, did_you_mean
 
 # What tfaccel.launch sets besides TF_CONFIG: it has shared out the GPUs itself.
 LAUNCHED = "TFACCEL_LAUNCHED"
+# When, for names that all workers must agree on.
+STARTED = "TFACCEL_STARTED"
 # What an indexed Job, or MPI on several hosts, must be told (docs/cluster.md).
 WORKERS, SERVICE, HOSTS = "TFACCEL_WORKERS", "TFACCEL_SERVICE", "TFACCEL_HOSTS"
 # TensorFlow's own examples use it; free wherever each worker has its own address.

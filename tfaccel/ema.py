@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from tfaccel import pruning
 from tfaccel import replicas as replicas_lib
 from tfaccel.errors import UserError
 from tfaccel.fields import Share
@@ -108,7 +109,8 @@ class Average:
     def _swapped(self):
         for average, weight in zip(self._averages, self.model.trainable_variables, strict=True):
             old = tf.identity(weight.value)
-            weight.assign(tf.identity(average.value))
+            # The average still remembers what weights were before they were pruned.
+            weight.assign(pruning.masked(weight, tf.identity(average.value)))
             average.assign(old)
 
 

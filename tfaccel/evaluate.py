@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_dict
 
-from tfaccel import cli, devices, distribution, lazy, loop, results, train
+from tfaccel import assembly, cli, devices, distribution, lazy, loop, results
 from tfaccel import config as config_lib
 from tfaccel.config import arguments
 from tfaccel.data import sources
@@ -57,7 +57,7 @@ def evaluate(workdir: Path) -> dict[str, float]:
     splits = sources.load(**arguments(sources.load, config.data))
     with strategy.scope():
         model = load_model(path)
-    *_, test = train.build_data(config, splits, config.seed)
+    *_, test = assembly.build_data(config, splits, config.seed)
     return loop.evaluate(model, test, strategy=strategy, jit=config.jit is True)
 
 

@@ -146,13 +146,13 @@ class _Evaluation:
 
     def run(self, callbacks) -> dict[str, float]:
         model, replicas, done = self.step.model, self.step.replicas, 0
-        pace = _Pace(replicas)
+        pace = _Pace()
         iterator = replicas.iterator(lambda shard: self.data.dataset(shard=shard))
         callbacks.on_test_begin()
         model.reset_metrics()
         logs = {}
         while done < self.data.steps:
-            count = min(pace.steps, self.data.steps - done)
+            count = int(replicas.agree(min(pace.steps, self.data.steps - done))[0])
             callbacks.on_test_batch_begin(done)
             with pace.timed(count):
                 self.step(iterator, count)
@@ -205,7 +205,7 @@ class _Run:
         self.callbacks = callbacks
         self.saved = saved
         self.evaluation = evaluation
-        self.pace = _Pace(self.replicas)
+        self.pace = _Pace()
         everyone = [*callbacks.callbacks, saved.checkpointer]
         self.participants = [p for p in everyone if hasattr(p, "next_boundary")]
         # ModelCheckpoint may save within an epoch.
@@ -265,7 +265,9 @@ class _Run:
 
     def boundary(self, end):
         stated = [p.next_boundary(self.step) for p in self.participants]
-        return min([end, self.step + self.pace.steps, *filter(None, stated)])
+        nearest = min([end, self.step + self.pace.steps, *filter(None, stated)])
+        # All workers take the same steps together, though some have fewer callbacks.
+        return int(self.replicas.agree(nearest)[0])
 
     def agree_on_stopping(self):
         """What one worker wants, all do: a step needs everybody."""
@@ -284,10 +286,9 @@ class _Run:
 
 
 class _Pace:
-    """How many steps fit in a compiled call of about a second, on every worker."""
+    """How many steps fit in a compiled call of about a second."""
 
-    def __init__(self, replicas):
-        self.replicas = replicas
+    def __init__(self):
         self.steps = 1
 
     @contextlib.contextmanager
@@ -295,8 +296,7 @@ class _Pace:
         start = time.perf_counter()
         yield
         seconds_per_step = (time.perf_counter() - start) / count
-        steps = max(1, int(_CALL_SECONDS / max(seconds_per_step, 1e-6)))
-        self.steps = int(self.replicas.agree(steps)[0])
+        self.steps = max(1, int(_CALL_SECONDS / max(seconds_per_step, 1e-6)))
 
 
 def _callback_list(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:

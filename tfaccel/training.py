@@ -17,6 +17,7 @@ from tfaccel import ema as ema_lib
 from tfaccel import inference_step, loop, step
 from tfaccel import plan as plan_lib
 from tfaccel import replicas as replicas_lib
+from tfaccel.callbacks.writers import for_worker
 from tfaccel.checkpoint import Checkpointer
 from tfaccel.data.foreign import ForeignData, from_arrays
 from tfaccel.data.pipeline import EvaluationData, TrainingData
@@ -112,7 +113,7 @@ def fit(
         plan,
         strategy=replicas,
         validation=validation,
-        callbacks=_for_worker(callbacks, replicas),
+        callbacks=for_worker(callbacks, replicas),
         checkpointer=checkpointer,
         options=options,
         ema=ema,
@@ -280,21 +281,3 @@ def _prepare(model, data, replicas) -> None:
         first = data.first()
         with replicas.scope():
             model(first[0] if isinstance(first, tuple) else first, training=False)
-
-
-def _for_worker(callbacks, replicas) -> list:
-    """Only the chief writes: leaves out the callbacks that do, on other workers."""
-    if replicas.chief:
-        return list(callbacks)
-    writers = (
-        keras.callbacks.ModelCheckpoint,
-        keras.callbacks.CSVLogger,
-        keras.callbacks.TensorBoard,
-        keras.callbacks.BackupAndRestore,
-        keras.callbacks.ProgbarLogger,
-    )
-    return [
-        callback
-        for callback in callbacks
-        if not (isinstance(callback, writers) or getattr(callback, "chief_only", False))
-    ]

@@ -73,7 +73,7 @@ def build(
     """Returns a run's callbacks.
 
     Args:
-        setup: What the run is made of; see `tfaccel.train.Setup`.
+        setup: What the run is made of; see `tfaccel.assembly.Setup`.
         config: The run's config.
         workdir: The run's folder.
         first_step: Steps done before this start.

@@ -30,6 +30,7 @@ class ImageGrid(keras.callbacks.Callback):
         model.fit(x, y, callbacks=[grid])
     """
 
+    chief_only = True
     remembered = ()
 
     def __init__(

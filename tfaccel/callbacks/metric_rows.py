@@ -17,6 +17,7 @@ class MetricRows(keras.callbacks.Callback):
         first_step: Steps done before this call of fit.
     """
 
+    chief_only = True
     remembered = ("_epoch", "_in_epoch", "_window_start", "_latest", "_before", "_pending")
 
     def __init__(self, every: int = 0, first_step: int = 0):

@@ -24,6 +24,7 @@ class NotLearning(keras.callbacks.Callback):
         model.fit(x, y, callbacks=[tfaccel.callbacks.NotLearning(steps=500)])
     """
 
+    chief_only = True
     remembered = ("_count", "_total", "_stuck", "_warned")
 
     def __init__(self, steps: int = 500, tolerance: float = 0.01, classes: int | None = None):

@@ -27,6 +27,7 @@ class Profiler(keras.callbacks.Callback):
         model.fit(x, y, callbacks=[tfaccel.callbacks.Profiler("events", 10, 20)])
     """
 
+    chief_only = True
     remembered = ()
 
     def __init__(self, directory: str | Path, first: int, last: int, first_step: int = 0):

@@ -23,6 +23,7 @@ class RunProgress(keras.callbacks.Callback):
         model.fit(x, y, verbose=0, callbacks=[tfaccel.callbacks.RunProgress(1000)])
     """
 
+    chief_only = True
     remembered = ()
 
     def __init__(

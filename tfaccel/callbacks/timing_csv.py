@@ -31,6 +31,7 @@ class TimingCSV(keras.callbacks.Callback):
         model.fit(x, y, callbacks=[*parts, TimingCSV("timing.csv", *parts)])
     """
 
+    chief_only = True
     remembered = ("_due", "_before", "_epoch")
 
     def __init__(

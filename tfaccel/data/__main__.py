@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_dict
 
-from tfaccel import cli, config_flag, devices, randomness, train
+from tfaccel import assembly, cli, config_flag, devices, randomness
 from tfaccel import config as config_lib
 from tfaccel.config import arguments
 from tfaccel.data import inspection, sources
@@ -91,7 +91,7 @@ def inspect(
     if scan:
         for line in [*inspection.duplicates(parts), *inspection.unreadable(parts)]:
             print(line)
-    training, *_ = train.build_data(config, splits, seed)
+    training, *_ = assembly.build_data(config, splits, seed)
     if show:
         inspection.grid(training, show).save(out)
         print(f"drawn: {show} training examples in {out}")

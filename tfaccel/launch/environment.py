@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 
 from tfaccel import cluster, host
@@ -52,9 +53,11 @@ def workers(
         gpu_shares: The GPUs of each; none leaves them alone.
     """
     cpus = str(max(1, host.cpu_count() // len(told)))
+    started = time.strftime("%Y%m%d-%H%M%S")
     found = []
     for place, others in enumerate(told):
-        variables = {cluster.LAUNCHED: "1", **others, **_threads(cpus)}
+        own = {cluster.LAUNCHED: "1", cluster.STARTED: started}
+        variables = {**own, **others, **_threads(cpus)}
         if gpu_shares:
             # -1: an empty list means "all" to some programs.
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_shares[place]) or "-1"
