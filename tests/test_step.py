@@ -111,7 +111,7 @@ def test_batch_norm_statistics_become_the_mean_of_the_replicas():
     step.TrainingStep(model, strategy)(tiny.iterator(tiny.training(), strategy), UPDATES)
     first, second = local_values(strategy, norm.moving_mean)
     assert np.abs(first - second).max() > 1e-4
-    replica_state.average_statistics(model, of(strategy))
+    replica_state.MovingStatistics(model, of(strategy)).average()
     for value in local_values(strategy, norm.moving_mean):
         np.testing.assert_allclose(value, (first + second) / 2, rtol=0, atol=1e-7)
 
@@ -124,7 +124,7 @@ def test_statistics_that_agree_keep_their_exact_value():
         model = tiny.model(norm=norm)
     value = np.float32(np.random.default_rng(0).random(6))
     norm.moving_mean.assign(value)
-    replica_state.average_statistics(model, of(strategy))
+    replica_state.MovingStatistics(model, of(strategy)).average()
     for local in local_values(strategy, norm.moving_mean):
         np.testing.assert_array_equal(local, value)
 

@@ -22,8 +22,8 @@ class EvaluationStep:
         self._forward = tf.function(self._loss_and_outputs, jit_compile=jit or None)
         self._steps = tf.function(self._run_steps)
 
-    def __call__(self, iterator, steps: int) -> None:
-        """Adds some batches to the model's metrics.
+    def __call__(self, iterator, steps: int) -> dict[str, tf.Tensor]:
+        """Adds some batches to the model's metrics, and returns these.
 
         Args:
             iterator: Of what `TrainingStep` takes; in our own (x, y, real) the
@@ -31,11 +31,12 @@ class EvaluationStep:
             steps: How many batches.
         """
         with self.replicas.scope():
-            self._steps(iterator, tf.constant(steps))
+            return self._steps(iterator, tf.constant(steps))
 
     def _run_steps(self, iterator, steps):
         for _ in tf.range(steps):
             self.replicas.run(self._replica_step, next(iterator))
+        return self.replicas.metrics(self.model)
 
     def _replica_step(self, element):
         if not isinstance(element, dict):

@@ -155,8 +155,8 @@ class _Evaluation:
             count = int(replicas.agree(min(pace.steps, self.data.steps - done))[0])
             callbacks.on_test_batch_begin(done)
             with pace.timed(count):
-                self.step(iterator, count)
-                logs = {n: float(v) for n, v in replicas.metrics(model).items()}
+                metrics = self.step(iterator, count)
+                logs = {name: float(value) for name, value in metrics.items()}
             done += count
             callbacks.on_test_batch_end(done - 1, logs)
         callbacks.on_test_end(logs)
@@ -171,6 +171,7 @@ class _Saved:
         self.replicas = replicas
         self.checkpointer = checkpointer
         self.ema = ema
+        self.statistics = replica_state.MovingStatistics(model, replicas)
 
     @property
     def variables(self) -> list:
@@ -183,7 +184,7 @@ class _Saved:
         return bool(self.checkpointer) and self.checkpointer.due(step_done, epochs_ended)
 
     def save(self, step_done, callbacks):
-        replica_state.average_statistics(self.model, self.replicas)
+        self.statistics.average()
         remembered, arrays = callback_state.collect(callbacks)
         state = {
             "step": step_done,
@@ -275,7 +276,7 @@ class _Run:
         self.model.stop_training = not goes_on
 
     def average_statistics(self):
-        replica_state.average_statistics(self.model, self.replicas)
+        self.saved.statistics.average()
 
     def save(self):
         start = time.perf_counter()

@@ -7,26 +7,36 @@ import numpy as np
 from tfaccel.lazy import keras, tf
 
 
-def average_statistics(model: keras.Model, replicas) -> None:
-    """Makes BatchNorm's moving statistics the average over all replicas.
+class MovingStatistics:
+    """BatchNorm's moving statistics, of which each replica keeps its own.
 
-    Each replica keeps its own while training, and only the first would be
-    saved. Variables that agree already keep their exact value.
+    Args:
+        model: A built model.
+        replicas: Where it lives; see `tfaccel.replicas`.
     """
-    if replicas.count == 1:
-        return
-    variables = [v.value for v in model.non_trainable_variables if v.dtype.startswith("float")]
 
-    def average():
+    def __init__(self, model: keras.Model, replicas):
+        self.replicas = replicas
+        own = [v for v in model.non_trainable_variables if v.dtype.startswith("float")]
+        self._variables = [v.value for v in own]
+        self._run = tf.function(lambda: replicas.run(self._average))
+
+    def average(self) -> None:
+        """Makes them the average over all replicas: only the first would be saved.
+
+        Variables that agree already keep their exact value.
+        """
+        if self.replicas.count > 1 and self._variables:
+            with self.replicas.scope():
+                self._run()
+
+    def _average(self):
+        replicas, variables = self.replicas, self._variables
         first = replicas.index() == 0
         leading = replicas.sum([tf.where(first, v, tf.zeros_like(v)) for v in variables])
         changes = replicas.sum([v - lead for v, lead in zip(variables, leading, strict=True)])
         for v, lead, change in zip(variables, leading, changes, strict=True):
             v.assign(lead + change / replicas.count)
-
-    if variables:
-        with replicas.scope():
-            replicas.run(tf.function(average))
 
 
 def separate_dropout(model: keras.Model, replicas) -> None:

@@ -161,12 +161,11 @@ def train(
                 _write(setup, watched, report, workdir)
         # The others stay until the chief has written, as an end of theirs ends all.
         replicas.agree(0)
-    logger.info(
-        "done: %s, %.0f s in all; results in %s",
-        _summary(report),
-        time.time() - start,
-        workdir,
-    )
+    if replicas.chief:
+        seconds = time.time() - start
+        logger.info(
+            "done: %s, %.0f s in all; results in %s", _summary(report), seconds, workdir
+        )
     return report
 
 

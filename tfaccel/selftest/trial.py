@@ -114,7 +114,7 @@ def run(case: Case, strategy, norm: Any = None) -> Outcome:
         jit=case.jit,
         ema=average,
     )
-    replica_state.average_statistics(model, home)
+    replica_state.MovingStatistics(model, home).average()
     averages = [v.numpy() for v in average.variables[1:]] if average else []
     return _outcome(model, averages, {k: v[-1] for k, v in history.history.items()})
 
