@@ -62,7 +62,7 @@ def evaluate(workdir: Path) -> dict[str, float]:
 
 
 def load_config(workdir: Path) -> config_dict.ConfigDict:
-    """Returns the config that a run was started with.
+    """Returns the config that a run was started with, for a single process.
 
     Raises:
         UserError: If the folder holds no run, or one of another version.
@@ -75,6 +75,8 @@ def load_config(workdir: Path) -> config_dict.ConfigDict:
         )
     config = config_lib.default()
     config_lib.update(config, flat)
+    if config.distribution.strategy in ("multiworker", "horovod"):
+        config.distribution = config_lib.default().distribution
     config_lib.check(config)
     return config
 
