@@ -272,7 +272,10 @@ CASES = {
     "a negative mixup": setting("data.mixing.mixup", "-0.1", "at least 0"),
     "labels that say nothing": setting("data.mixing.label_smoothing", "1.0", "less than 1"),
     "unknown normalisation": setting("data.normalize", "units", "Did you mean unit?"),
-    "no statistics": setting("data.normalize", "given", "data.mean='' and data.deviation=''"),
+    "no statistics": flags(
+        "--config.data.normalize=given",
+        "received data.mean='' and data.deviation='', expected one number for each channel",
+    ),
     "statistics for nothing": flags("--config.data.mean=1,2,3", "they go with 'given'"),
     "a model without preprocessing": setting(
         "data.normalize", "model", "for the model resnet9", "data.normalize_model=VGG16"

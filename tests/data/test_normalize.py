@@ -159,7 +159,7 @@ def test_every_application_is_preprocessed_or_refused():
         try:
             normalize.build(no_statistics, name, normalize="model")(np.zeros((1, 1, 1, 3)))
         except UserError as error:
-            assert "include_preprocessing=True" in str(error)
+            assert "use data.normalize=none" in str(error)
             inside.append(name)
     assert len(names) > 30
     assert {"EfficientNetB0", "EfficientNetV2B0", "ConvNeXtTiny", "MobileNetV3Small"} <= {

@@ -23,15 +23,15 @@ def training(count=COUNT, batch=BATCH, seed=SEED):
     return pipeline.TrainingData(numbered(count), seed, batch, augmented, to_float)
 
 
-def everything(count=40, jit=True):
-    """Every technique at once, compiled as a run compiles it."""
+def everything(count=40, jit=True, policy=None):
+    """Every technique but a policy at once, compiled as a run compiles it."""
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
     source = sources.from_arrays(images, np.arange(count) % 5)
     augmented = augment.chain(
         augment.resized_crop.build(smallest_area=0.5),
         augment.build(crop_padding=2, alternating_flip=True),
-        augment.randaugment.build(number=2),
+        policy or augment.unchanged,
         augment.color_jitter.build(brightness=0.4, hue=0.1),
         augment.erasing.build(probability=0.5),
         augment.cutout.build(size=3),
@@ -257,6 +257,19 @@ def test_no_technique_depends_on_the_replicas(replicas, expected_of_everything):
     data = everything()
     got = strategy_batches(lambda shard: data.dataset(0, shard), replicas, 8)
     assert_same(got, expected_of_everything)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("name", ["randaugment", "trivialaugment"])
+def test_no_policy_depends_on_the_replicas(name, replicas):
+    policies = {
+        "randaugment": augment.randaugment.build(number=2),
+        "trivialaugment": augment.trivialaugment.build(enabled=True),
+    }
+    data = everything(policy=policies[name])
+    got = strategy_batches(lambda shard: data.dataset(0, shard), replicas, 8)
+    assert_same(got, batches(data.dataset(), 8))
 
 
 @pytest.mark.parametrize("threads", [1, 8])

@@ -105,13 +105,16 @@ def _preprocessing(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
             f"received data.normalize=model for {name!r}, which keras.applications does not "
             f"have. {did_you_mean(name, applications)}"
         )
-    if "include_preprocessing" in inspect.signature(applications[name]).parameters:
-        raise UserError(
-            f"received data.normalize=model for {name}, whose preprocessing is a part of the "
-            "model: use data.normalize=none and model.arguments.include_preprocessing=True."
-        )
     module = applications[name].__module__.rpartition(".")[2]
     preprocess = getattr(keras.applications, module).preprocess_input
+    pixel = np.float32([[[[255, 0, 128]]]])
+    if np.array_equal(preprocess(pixel.copy()), pixel):
+        optional = "include_preprocessing" in inspect.signature(applications[name]).parameters
+        switch = " and model.arguments.include_preprocessing=True" if optional else ""
+        raise UserError(
+            f"received data.normalize=model for {name}, whose preprocessing is a part of the "
+            f"model: use data.normalize=none{switch}."
+        )
     # As float32: on whole numbers the negative results would wrap around.
     return lambda images: preprocess(tf.cast(images, tf.float32), data_format="channels_last")
 

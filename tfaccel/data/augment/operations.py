@@ -64,6 +64,8 @@ def color(images, factors):
 
 def sharpness(images, factors):
     """Smoothed at factor 0, the image at 1, sharper above; the outermost pixels stay."""
+    if min(images.shape[1:3]) < 3:
+        return images
     values = tf.cast(images, tf.int32)
     rows = values[:, :-2] + values[:, 1:-1] + values[:, 2:]
     square = rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:]
