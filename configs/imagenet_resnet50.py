@@ -25,7 +25,6 @@ def get_config(arg=None):
     config.model.name = "resnet50"
     config.duration = "90ep"
     config.global_batch_size = 256
-    config.optimizer.learning_rate = 0.1
     config.optimizer.learning_rate_unit = "per_256"
     config.optimizer.arguments = {"momentum": 0.9, "nesterov": True}
     config.optimizer.weight_decay = 1e-4

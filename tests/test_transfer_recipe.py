@@ -49,7 +49,7 @@ def placed(tmp_path):
     return network
 
 
-def test_runs_from_weights_placed_by_hand(config, placed, tmp_path):
+def test_runs_from_weights_placed_by_hand(config, placed, tmp_path, log):
     report = train.train(config, tmp_path / "run")
     assert report["steps"] == 2
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
@@ -59,6 +59,8 @@ def test_runs_from_weights_placed_by_hand(config, placed, tmp_path):
     base = model.get_weights()[:-4]
     for got, want in zip(base, placed.get_weights(), strict=True):
         np.testing.assert_array_equal(got, want)
+    (warning,) = [m for m in log.messages if "not the file that Keras publishes" in m]
+    assert FILE in warning
     # The two Dense layers alone are trained.
     assert len(model.trainable_variables) == 4
 

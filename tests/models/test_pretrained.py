@@ -58,13 +58,11 @@ def test_the_head_is_pooling_a_hidden_layer_and_logits():
     assert len(build().layers) == len(model.layers) - 1
 
 
-def test_weights_placed_by_hand_are_taken(keras_home, log):
+def test_weights_placed_by_hand_are_taken(keras_home):
     network = place(keras_home / MOBILENET, **SMALL)
     model = build(weights="imagenet")
     for got, want in zip(model.get_weights()[:-2], network.get_weights(), strict=True):
         np.testing.assert_array_equal(got, want)
-    (warning,) = [m for m in log.messages if "not the file that Keras publishes" in m]
-    assert str(keras_home / MOBILENET) in warning
 
 
 def test_no_weights_and_no_network_name_the_file_and_the_way_out(keras_home):
@@ -136,7 +134,8 @@ def test_a_frozen_base_keeps_weights_and_statistics():
     assert len(norms) > 50
     for got, want in zip(after[:-2], before[:-2], strict=True):
         np.testing.assert_array_equal(got, want)
-    assert not np.array_equal(after[-2], before[-2])
+    # The bias, as hardly anything comes through so many random layers to the kernel.
+    assert not np.array_equal(after[-1], before[-1])
 
 
 def test_a_trained_base_moves_weights_and_statistics():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def build(
     """
     function = getattr(keras.applications, name)
     given = {"include_top": False, "weights": "imagenet" if imagenet else None}
-    with _files_at_hand(name):
+    with tempfile.TemporaryDirectory() as links, _files_at_hand(name, Path(links)):
         base = function(input_shape=input_shape, **given, **(arguments or {}))
     base.trainable = not freeze
     x = keras.layers.GlobalAveragePooling2D()(base.output)
@@ -58,7 +59,7 @@ def build(
 
 
 @contextlib.contextmanager
-def _files_at_hand(name: str) -> Iterator[None]:
+def _files_at_hand(name: str, links: Path) -> Iterator[None]:
     """Takes weights files that lie where Keras keeps them, whoever put them there.
 
     Keras would delete a file it does not know before it finds that there is no
@@ -76,7 +77,7 @@ def _files_at_hand(name: str) -> Iterator[None]:
         path = _keras_home() / options.get("cache_subdir", "datasets") / fname
         if path.is_file():
             _check_hash(path, options.get("file_hash"))
-            return str(path)
+            return str(_named_as_its_form(path, links))
         try:
             host.check_network()
             return fetch(fname, origin, **options)
@@ -101,6 +102,22 @@ def _files_at_hand(name: str) -> Iterator[None]:
 
 def _keras_home() -> Path:
     return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+
+
+def _named_as_its_form(path: Path, links: Path) -> Path:
+    """Returns the file, or a link to it whose ending tells Keras how to read it.
+
+    Keras 3 writes weights in a new form to files that must end in .weights.h5; the
+    files it publishes are of the old form.
+    """
+    import h5py
+
+    with h5py.File(path) as file:
+        if "layer_names" in file.attrs:
+            return path
+    link = links / f"{path.stem}.weights.h5"
+    link.symlink_to(path.resolve())
+    return link
 
 
 def _check_hash(path: Path, expected: str | None) -> None:

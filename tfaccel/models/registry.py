@@ -110,7 +110,7 @@ def build(
     try:
         model = function(input_shape=tuple(input_shape), num_classes=num_classes, **arguments)
     except (ValueError, TypeError) as error:
-        if ":" in name:
+        if ":" in name or isinstance(error, UserError):
             raise
         size = "x".join(map(str, input_shape))
         raise UserError(
