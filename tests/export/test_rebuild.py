@@ -185,6 +185,24 @@ def test_what_cannot_be_taken_apart_is_refused():
         rebuild.float32([])
 
 
+class Scaled(keras.Model):
+    def __init__(self, factor=2.0, **kwargs):
+        super().__init__(**kwargs)
+        self.factor, self.dense = factor, layers.Dense(4)
+
+    def call(self, x):
+        return self.factor * self.dense(layers.Flatten()(x))
+
+    def get_config(self):
+        return {**super().get_config(), "factor": self.factor}
+
+
+def test_a_subclass_can_be_wrapped_as_the_refusal_says():
+    inputs = keras.Input((8, 8, 3))
+    model = settled(keras.Model(inputs, Scaled(3.0)(inputs)))
+    np.testing.assert_allclose(outputs(rebuild.float32(model)), outputs(model), atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size", "kept"),

@@ -72,9 +72,9 @@ def batch_norms(model: keras.Model) -> int:
 
 
 def flat_layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
-    """Yields the layers of a model and of the models nested in it."""
+    """Yields the layers of a model and of the functional models nested in it."""
     for layer in model.layers:
-        if isinstance(layer, keras.Model):
+        if _is_graph(layer):
             yield from flat_layers(layer)
         else:
             yield layer
