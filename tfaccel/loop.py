@@ -75,7 +75,7 @@ def fit(
     newest = checkpointer.newest() if checkpointer else None
     state = checkpointer.read_state(newest) if newest else {"step": 0}
     training = step.TrainingStep(model, strategy, jit=jit, accumulation=accumulation)
-    iterator = _iterator(strategy, lambda shard: data.dataset(state["step"], shard))
+    iterator = iter(_dataset(strategy, lambda shard: data.dataset(state["step"], shard)))
     # Callbacks get the model before the step is traced: GradientNorms joins it.
     callback_list = _callback_list(callbacks, model, plan)
     logger.info("building the training step")
@@ -95,7 +95,8 @@ def fit(
     run = _Run(training, iterator, plan, callback_list, checkpointer, state["step"])
     if validation is not None:
         evaluation = step.EvaluationStep(model, strategy, jit=jit)
-        run.validate = lambda: _evaluate(evaluation, validation, callback_list)
+        dataset = _dataset(strategy, validation.dataset)  # once: tracing it takes a while
+        run.validate = lambda: _evaluate(evaluation, dataset, validation.steps, callback_list)
     return run.train()
 
 
@@ -120,7 +121,8 @@ def evaluate(
     strategy = strategy or tf.distribute.get_strategy()
     check_batch(data.global_batch_size, strategy.num_replicas_in_sync, 1)
     silent = keras.callbacks.CallbackList([], model=model)
-    return _evaluate(step.EvaluationStep(model, strategy, jit=jit), data, silent)
+    evaluation = step.EvaluationStep(model, strategy, jit=jit)
+    return _evaluate(evaluation, _dataset(strategy, data.dataset), data.steps, silent)
 
 
 class _Run:
@@ -243,14 +245,14 @@ def _tell_spent(callback_list, part: str, seconds: float, instead_of: str = "") 
             callback.on_spent(part, seconds, instead_of)
 
 
-def _evaluate(evaluation, data, callbacks) -> dict[str, float]:
+def _evaluate(evaluation, dataset, steps: int, callbacks) -> dict[str, float]:
     model, pace, done = evaluation.model, _Pace(), 0
-    iterator = _iterator(evaluation.strategy, data.dataset)
+    iterator = iter(dataset)
     callbacks.on_test_begin()
     model.reset_metrics()
     logs = {}
-    while done < data.steps:
-        count = min(pace.steps, data.steps - done)
+    while done < steps:
+        count = min(pace.steps, steps - done)
         callbacks.on_test_batch_begin(done)
         with pace.timed(count):
             evaluation(iterator, count)
@@ -261,10 +263,10 @@ def _evaluate(evaluation, data, callbacks) -> dict[str, float]:
     return logs
 
 
-def _iterator(strategy, dataset_of_shard):
+def _dataset(strategy, dataset_of_shard):
     if isinstance(strategy, tf.distribute.MirroredStrategy):
-        return iter(strategy.distribute_datasets_from_function(dataset_of_shard))
-    return iter(dataset_of_shard(None))
+        return strategy.distribute_datasets_from_function(dataset_of_shard)
+    return dataset_of_shard(None)
 
 
 def _logs(model) -> dict[str, float]:
