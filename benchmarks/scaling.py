@@ -104,7 +104,7 @@ def _training(strategy, options):
     replicas = strategy.num_replicas_in_sync
     data = pipeline.TrainingData(source, 0, options.batch * replicas)
     training = step.TrainingStep(model, strategy)
-    return training, training.replicas.iterator(lambda shard: data.dataset(0, shard))
+    return training, iter(training.replicas.dataset(lambda shard: data.dataset(0, shard)))
 
 
 def _steps(training, iterator, count: int) -> float:

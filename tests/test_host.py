@@ -140,3 +140,12 @@ def test_names_need_not_resolve_behind_a_proxy(monkeypatch):
 def test_name_that_resolves_is_network_enough(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: [])
     host.check_network()
+
+
+def test_the_memory_of_this_process_is_what_psutil_says():
+    import psutil
+
+    # The one look is a moment before the other.
+    assert host.process_memory_bytes() == pytest.approx(
+        psutil.Process().memory_info().rss, rel=0.05
+    )

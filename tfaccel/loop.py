@@ -84,12 +84,13 @@ def fit(
     state = checkpointer.read_state(newest) if newest else {"step": 0}
     replicas.check_alike(state["step"], "the newest checkpoint")
     training = step.TrainingStep(model, replicas, options, ema.update if ema else None)
-    iterator = replicas.iterator(lambda shard: data.dataset(state["step"], shard))
+    dataset = replicas.dataset(lambda shard: data.dataset(state["step"], shard))
+    iterator = iter(dataset)
     # Callbacks get the model before the step is traced: GradientNorms joins it.
     callback_list = _callback_list(callbacks, model, plan)
     logger.info("building the training step")
     start = time.perf_counter()
-    step.build_metrics(model, replicas, data.dataset().element_spec)
+    step.build_metrics(model, replicas, _element_spec(dataset, data))
     training.trace(iterator)  # makes every variable, so that all can be restored
     tracing = time.perf_counter() - start
     _check_callbacks(model, callbacks, validation is not None)
@@ -142,12 +143,14 @@ class _Evaluation:
     def __init__(self, model, replicas, data, jit):
         self.step = inference_step.EvaluationStep(model, replicas, jit=jit)
         self.data = data
-        step.build_metrics(model, replicas, data.dataset().element_spec)
+        # Once: tracing it takes a while.
+        self.dataset = replicas.dataset(lambda shard: data.dataset(shard=shard))
+        step.build_metrics(model, replicas, _element_spec(self.dataset, data))
 
     def run(self, callbacks) -> dict[str, float]:
         model, replicas, done = self.step.model, self.step.replicas, 0
         pace = _Pace()
-        iterator = replicas.iterator(lambda shard: self.data.dataset(shard=shard))
+        iterator = iter(self.dataset)
         callbacks.on_test_begin()
         model.reset_metrics()
         logs = {}
@@ -317,6 +320,11 @@ def _tell_spent(callback_list, part: str, seconds: float, instead_of: str = "") 
     for callback in callback_list.callbacks:
         if hasattr(callback, "on_spent"):
             callback.on_spent(part, seconds, instead_of)
+
+
+def _element_spec(dataset, data):
+    """What one replica gets; a distributed dataset tells of all of them together."""
+    return (dataset if isinstance(dataset, tf.data.Dataset) else data.dataset()).element_spec
 
 
 def _log_batch(size, replicas, accumulation):

@@ -68,16 +68,16 @@ class Replicas:
         """Runs `change(variable, *tensors)` wherever a Keras variable lives."""
         self.strategy.extended.update(variable.value, change, args=tensors)
 
-    def iterator(self, dataset_of_shard: Callable) -> Any:
-        """Returns the iterator over what each replica gets.
+    def dataset(self, dataset_of_shard: Callable) -> Any:
+        """Returns the dataset of what each replica gets.
 
         Args:
             dataset_of_shard: Function of a `tf.distribute.InputContext`, or None
                 for a single device, that returns an endless dataset.
         """
         if not _mirrors(self.strategy):
-            return iter(dataset_of_shard(None))
-        return iter(self.strategy.distribute_datasets_from_function(dataset_of_shard))
+            return dataset_of_shard(None)
+        return self.strategy.distribute_datasets_from_function(dataset_of_shard)
 
     def metrics(self, model: keras.Model) -> dict[str, tf.Tensor]:
         """Returns a model's metrics over all replicas, as tensors; also in a graph."""
@@ -139,10 +139,10 @@ class HorovodReplicas(Replicas):
         (everybody,) = self.sum([mine * values[None]])
         return tf.reshape(everybody, tf.concat([[-1], tf.shape(values)[1:]], axis=0))
 
-    def iterator(self, dataset_of_shard: Callable) -> Any:
-        """Returns the iterator over what this worker gets."""
+    def dataset(self, dataset_of_shard: Callable) -> Any:
+        """Returns the dataset of what this worker gets."""
         shard = tf.distribute.InputContext(self.count, self.worker, self.count)
-        return iter(dataset_of_shard(shard))
+        return dataset_of_shard(shard)
 
     def metrics(self, model: keras.Model) -> dict[str, tf.Tensor]:
         """Returns a model's metrics over all workers: of the sums of their states."""
