@@ -234,3 +234,26 @@ def test_describe_is_the_host_and_its_gpus(machine):
     assert described["gpus"] == ["NVIDIA A100", "NVIDIA A100"]
     assert described["cpus"] == 3
     assert sorted(described) == ["cpus", "gpus", "memory_gib", "processor", "system"]
+
+
+COMPILE = """
+import sys
+from pathlib import Path
+import tensorflow as tf
+from tfaccel import devices
+devices.configure(compile_cache=sys.argv[1])
+tf.function(lambda x: tf.tanh(x) * 2, jit_compile=True)(tf.ones(8))
+print(sorted(path.suffix for path in Path(sys.argv[1]).iterdir()))
+"""
+
+
+def test_xla_keeps_what_it_compiled(fresh_python, tmp_path):
+    done = fresh_python("-c", COMPILE, tmp_path / "cache", cwd=tmp_path)
+    assert done.stdout.strip() == "['.pb']", done.stderr
+
+
+def test_a_file_is_no_folder_for_compiled_programs(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(UserError, match="which is a file, expected a folder"):
+        devices.configure(compile_cache=str(path))

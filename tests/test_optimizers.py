@@ -166,7 +166,7 @@ def test_argument_of_another_optimizer_is_refused(model):
         ("weight_decay", r"optimizer\.weight_decay"),
         ("gradient_accumulation_steps", "accumulation"),
         ("loss_scale_factor", "precision"),
-        ("use_ema", "later release"),
+        ("use_ema", r"ema\.decay"),
     ],
 )
 def test_argument_that_has_a_field_of_its_own_is_refused(model, argument, field):

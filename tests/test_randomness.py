@@ -215,3 +215,18 @@ def test_other_bits_of_an_examples_key_are_its_hash():
     keys = randomness.example_keys(2**40, epochs, examples).numpy()
     hashes = randomness.mix(2**40, epochs, examples).numpy()
     np.testing.assert_array_equal(keys >> 1, hashes >> 1)
+
+
+DETERMINISTIC = """
+import tensorflow as tf
+from tfaccel import randomness
+randomness.set_seed(seed=3, deterministic=True)
+from tensorflow.python.framework import config
+print(config.is_op_determinism_enabled())
+"""
+
+
+def test_deterministic_reaches_tensorflow(fresh_python, tmp_path):
+    # In a process of its own, as it cannot be switched off for the other tests.
+    done = fresh_python("-c", DETERMINISTIC, cwd=tmp_path)
+    assert done.stdout.strip() == "True", done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import Literal
 
 from tfaccel import host
@@ -28,9 +30,15 @@ def check(
     intra_op_threads,
     inter_op_threads,
     strict: bool,
+    compile_cache: str | None,
 ) -> None:
     """Refuses combinations of `configure`'s arguments that cannot work."""
     del intra_op_threads, inter_op_threads, strict
+    if compile_cache and Path(compile_cache).is_file():
+        raise UserError(
+            f"received devices.compile_cache={compile_cache}, which is a file, expected a "
+            "folder."
+        )
     if memory_growth and memory_limit_mb:
         raise UserError(
             f"received memory_growth=True and memory_limit_mb={memory_limit_mb}, "
@@ -49,6 +57,7 @@ def configure(
     intra_op_threads: Literal["auto"] | PositiveInt = "auto",
     inter_op_threads: Literal["auto"] | PositiveInt = "auto",
     strict: bool = False,
+    compile_cache: str | None = None,
 ) -> None:
     """Sets up GPUs and threads; must run before TensorFlow touches a device.
 
@@ -60,6 +69,8 @@ def configure(
             the container grants, where TensorFlow would take all it can see.
         inter_op_threads: Threads across operations, likewise.
         strict: Raise instead of warn when TensorFlow has started already.
+        compile_cache: Folder in which XLA keeps what it has compiled, so that the
+            next start need not compile it again.
 
     Raises:
         UserError: For an unknown GPU index, growth together with a limit, or
@@ -76,7 +87,10 @@ def configure(
         intra_op_threads=intra_op_threads,
         inter_op_threads=inter_op_threads,
         strict=strict,
+        compile_cache=compile_cache,
     )
+    if compile_cache:
+        _keep_compiled(Path(compile_cache))
     try:
         _set_threads(intra_op_threads, inter_op_threads)
         _set_visible(visible)
@@ -108,6 +122,14 @@ def gpus() -> list[Gpu]:
 def describe() -> dict[str, object]:
     """Returns the hardware in use, for a report."""
     return {**host.describe(), "gpus": [gpu.name for gpu in gpus()]}
+
+
+def _keep_compiled(folder: Path) -> None:
+    """Sets the flag that XLA reads when it first compiles."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flag = f"--tf_xla_persistent_cache_directory={folder.absolute()}"
+    others = os.environ.get("TF_XLA_FLAGS", "").split()
+    os.environ["TF_XLA_FLAGS"] = " ".join([*others, flag])
 
 
 def _set_threads(intra_op, inter_op) -> None:

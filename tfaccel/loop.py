@@ -91,6 +91,7 @@ def fit(
     logger.info("building the training step")
     start = time.perf_counter()
     step.build_metrics(model, replicas, _element_spec(dataset, data))
+    evaluation = validation and _Evaluation(model, replicas, validation, options.jit)
     training.trace(iterator)  # makes every variable, so that all can be restored
     tracing = time.perf_counter() - start
     _check_callbacks(model, callbacks, validation is not None)
@@ -105,7 +106,6 @@ def fit(
         callback_state.restore(callback_list.callbacks, newest, state["callbacks"])
         model.stop_training = state["stopped"]
     _tell_spent(callback_list, "compile", tracing)
-    evaluation = validation and _Evaluation(model, replicas, validation, options.jit)
     return _Run(training, iterator, plan, callback_list, saved, evaluation).train(state["step"])
 
 
