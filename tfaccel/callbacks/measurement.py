@@ -1,9 +1,11 @@
 """What callbacks that measure something have in common."""
 
+import abc
+
 import keras
 
 
-class Measurement(keras.callbacks.Callback):
+class Measurement(keras.callbacks.Callback, abc.ABC):
     """A callback whose `latest()` others may ask, at a log or an epoch's end.
 
     At the end of each epoch it adds its values to Keras's logs, as Keras's own
@@ -13,9 +15,9 @@ class Measurement(keras.callbacks.Callback):
 
     remembered = ()
 
+    @abc.abstractmethod
     def latest(self) -> dict[str, float]:
         """Returns the newest values by name; without those that are not known yet."""
-        raise NotImplementedError
 
     def on_epoch_end(self, epoch, logs=None):
         """Adds the newest values to the epoch's logs."""

@@ -1,9 +1,11 @@
 """The metrics of a run, a row a log interval and one an epoch, wherever they go."""
 
+import abc
+
 import keras
 
 
-class MetricRows(keras.callbacks.Callback):
+class MetricRows(keras.callbacks.Callback, abc.ABC):
     """Hands each row of metrics to `write_row`, once, through restarts.
 
     A row holds the means since the row before it (not since the start of the
@@ -25,13 +27,13 @@ class MetricRows(keras.callbacks.Callback):
         self.every = every
         self.step = first_step
 
+    @abc.abstractmethod
     def drop_rows_after(self, step: int) -> set[int]:
         """Drops rows after a step; returns the steps of those that stay."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def write_row(self, row: dict[str, float]) -> None:
         """Writes one row: "step", "epoch", "learning_rate" and metrics."""
-        raise NotImplementedError
 
     def next_boundary(self, step: int) -> int | None:
         """Returns the next step after `step` at which a row is due."""

@@ -7,6 +7,7 @@ here it is selected, in linear time.
 
 from __future__ import annotations
 
+import abc
 import re
 from collections.abc import Sequence
 
@@ -73,7 +74,7 @@ def threshold(magnitudes: np.ndarray, sparsity: float) -> np.float32:
     return np.partition(flat, place)[place]
 
 
-class Rule:
+class Rule(abc.ABC):
     """Which weights of some kernels to keep.
 
     Args:
@@ -83,6 +84,7 @@ class Rule:
     def __init__(self, targets: Sequence[Target]):
         self.targets = list(targets)
 
+    @abc.abstractmethod
     def masks(self, values: list[np.ndarray], sparsities: list[float]) -> list[np.ndarray]:
         """Returns a mask for each kernel, True where a weight is kept.
 
@@ -90,11 +92,10 @@ class Rule:
             values: The kernels' weights, float32.
             sparsities: What each is to reach now.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def shortfalls(self, values: list[np.ndarray]) -> list[str]:
         """Returns what misses its final sparsity, in words."""
-        raise NotImplementedError
 
 
 class ByLayer(Rule):
