@@ -151,14 +151,8 @@ def main() -> None:
     for name, value in ratios.items():
         print(f"{name}: {value:.2f}")
     if options.json:
-        content = {
-            "name": f"input files: {options.files} JPEGs, {SIZE} px, batch {options.batch}",
-            "hardware": devices.describe(),
-            "versions": results.versions(),
-            "results": medians,
-            "ratios": ratios,
-        }
-        results.write_json(options.json, content)
+        name = f"input files: {options.files} JPEGs, {SIZE} px, batch {options.batch}"
+        results.write_measured(options.json, name, devices.describe(), medians, ratios)
 
 
 def measure(folder: Path, options) -> dict[str, float]:

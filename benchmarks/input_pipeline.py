@@ -216,14 +216,9 @@ def main() -> None:
             ratios[f"{name}: tfaccel / {side}"] = ratio
             print(f"{name:<14} {side:<20} {speed:10,.0f} images/s  tfaccel is {ratio:.1f} x")
     if options.json:
-        content = {
-            "name": f"input_pipeline: {options.size} px, batch {options.batch}",
-            "hardware": devices.describe(),
-            "versions": results.versions(),
-            "results": speeds,
-            "ratios": {k: v for k, v in ratios.items() if not k.endswith("/ tfaccel")},
-        }
-        results.write_json(options.json, content)
+        name = f"input_pipeline: {options.size} px, batch {options.batch}"
+        others = {k: v for k, v in ratios.items() if not k.endswith("/ tfaccel")}
+        results.write_measured(options.json, name, devices.describe(), speeds, others)
 
 
 if __name__ == "__main__":

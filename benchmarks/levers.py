@@ -73,14 +73,8 @@ def main() -> None:
     for name, value in medians.items():
         print(f"{name:<16} {value:8.1f} images/s  {ratios[name]:.2f} x {options.variants[0]}")
     if options.json:
-        content = {
-            "name": f"levers: {options.model}, {options.size} px, batch {options.batch}",
-            "hardware": devices.describe(),
-            "versions": results.versions(),
-            "results": medians,
-            "ratios": ratios,
-        }
-        results.write_json(options.json, content)
+        name = f"levers: {options.model}, {options.size} px, batch {options.batch}"
+        results.write_measured(options.json, name, devices.describe(), medians, ratios)
 
 
 if __name__ == "__main__":

@@ -226,15 +226,10 @@ def main() -> None:
         print(f"{name}: {value:.2f}")
     print(f"outside of the compiled calls: {100 * outside:.2f} % of a ResNet-9 run")
     if options.json:
-        content = {
-            "name": f"loop overhead: k {options.k}; ResNet-9 {options.size} px, batch "
-            f"{options.batch}, {options.epochs} x {options.steps} steps",
-            "hardware": devices.describe(),
-            "versions": results.versions(),
-            "results": {**medians, "outside": outside},
-            "ratios": ratios,
-        }
-        results.write_json(options.json, content)
+        batches = f"batch {options.batch}, {options.epochs} x {options.steps} steps"
+        name = f"loop overhead: k {options.k}; ResNet-9 {options.size} px, {batches}"
+        found = {**medians, "outside": outside}
+        results.write_measured(options.json, name, devices.describe(), found, ratios)
 
 
 if __name__ == "__main__":

@@ -85,14 +85,8 @@ def main() -> None:
     for name, value in medians.items():
         print(f"{name:<12} {1000 * value:10.3f} ms  {ratios[name]:.5f} x a step")
     if options.json:
-        content = {
-            "name": f"pruning: {options.model}, {options.size} px, batch {options.batch}",
-            "hardware": devices.describe(),
-            "versions": results.versions(),
-            "results": medians,
-            "ratios": ratios,
-        }
-        results.write_json(options.json, content)
+        name = f"pruning: {options.model}, {options.size} px, batch {options.batch}"
+        results.write_measured(options.json, name, devices.describe(), medians, ratios)
 
 
 if __name__ == "__main__":

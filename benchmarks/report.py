@@ -65,13 +65,8 @@ def main() -> None:
             found[name] = {"seconds": wall, "cpu_seconds": cpu, "bytes": size}
             print(f"{name:<40} {wall:6.2f} s  {cpu:6.2f} s of CPU  {size / 1e6:5.2f} MB")
     if options.json:
-        content = {
-            "name": "report",
-            "hardware": host.describe(),
-            "versions": results.versions(),
-            "results": found,
-        }
-        results.write_json(options.json, content)
+        name = "report"
+        results.write_measured(options.json, name, host.describe(), found, {})
 
 
 if __name__ == "__main__":

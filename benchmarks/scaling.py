@@ -203,14 +203,9 @@ def main() -> None:
         size = int(name.split()[-2])
         print(f"{name:<45} {1e3 * value:8.2f} ms {size / value / 1e6:9.1f} MB/s")
     if options.json:
-        content = {
-            "name": f"scaling: {options.model}, batch {options.batch} a worker",
-            "hardware": devices.describe(),
-            "versions": results.versions(),
-            "results": {"slice_seconds": seconds, "all_reduce_seconds": costs},
-            "ratios": ratios,
-        }
-        results.write_json(options.json, content)
+        name = f"scaling: {options.model}, batch {options.batch} a worker"
+        found = {"slice_seconds": seconds, "all_reduce_seconds": costs}
+        results.write_measured(options.json, name, devices.describe(), found, ratios)
 
 
 if __name__ == "__main__":

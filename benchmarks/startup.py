@@ -47,14 +47,8 @@ def main() -> None:
     for name, value in medians.items():
         print(f"{name:<22} {value:.3f} s  {ratios[name]:5.1f} x a bare Python")
     if options.json:
-        content = {
-            "name": "startup",
-            "hardware": host.describe(),
-            "versions": results.versions(),
-            "results": medians,
-            "ratios": ratios,
-        }
-        results.write_json(options.json, content)
+        name = "startup"
+        results.write_measured(options.json, name, host.describe(), medians, ratios)
 
 
 if __name__ == "__main__":

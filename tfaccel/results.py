@@ -134,6 +134,22 @@ def read_json(path: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
+def write_measured(
+    path: Path, name: str, hardware: dict[str, Any], found: Any, ratios: dict[str, Any]
+) -> None:
+    """Writes what a benchmark or self-test has measured, in the form of all of them.
+
+    Args:
+        path: The JSON file.
+        name: What was measured.
+        hardware: On what; see `tfaccel.devices.describe`.
+        found: The figures.
+        ratios: Figures by figures, which another machine may be compared with.
+    """
+    content = {"name": name, "hardware": hardware, "versions": versions()}
+    write_json(path, {**content, "results": found, "ratios": ratios})
+
+
 def versions() -> dict[str, str]:
     """Returns the versions a result depends on."""
     packages = ("tensorflow", "keras", "numpy", "tensorflow-datasets")

@@ -112,5 +112,5 @@ def test_the_table_leaves_nothing_out():
     assert lines[2].endswith("more than 1e-05")
     assert lines[3].endswith("no devices")
     assert lines[-1] == "1 of 3 combinations train the same model as one device."
-    report = {"hardware": {"gpus": []}, "versions": {"keras": "3"}, "results": [good, bad]}
-    assert table.markdown(report).count("| 2 replica(s) |") == 2
+    page = table.markdown([good, bad], {"gpus": []}, {"keras": "3"})
+    assert page.count("| 2 replica(s) |") == 2

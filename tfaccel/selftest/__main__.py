@@ -50,18 +50,13 @@ def run(argv: Sequence[str]) -> int:
         # First, as this process would take the GPUs.
         rows += _run_workers(flag_values.full)
     rows += _run_here(flag_values.full)
-    report = {
-        "name": "selftest",
-        "hardware": devices.describe(),
-        "versions": results.versions(),
-        "results": rows,
-        "ratios": {},
-    }
     print(table.text(rows))
+    hardware = devices.describe()
     if flag_values.json:
-        results.write_json(Path(flag_values.json), report)
+        results.write_measured(Path(flag_values.json), "selftest", hardware, rows, {})
     if flag_values.table:
-        Path(flag_values.table).write_text(table.markdown(report))
+        page = table.markdown(rows, hardware, results.versions())
+        Path(flag_values.table).write_text(page)
     return 0 if all(row["passed"] for row in rows) else 1
 
 

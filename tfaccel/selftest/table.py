@@ -26,13 +26,14 @@ def text(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*(line.rstrip() for line in lines), "", _summary(rows)])
 
 
-def markdown(report: dict[str, Any]) -> str:
+def markdown(
+    rows: list[dict[str, Any]], hardware: dict[str, Any], versions: dict[str, str]
+) -> str:
     """Returns a page with the table, the hardware and the versions."""
-    rows = report["results"]
     lines = ["| " + " | ".join(name or "result" for name in _COLUMNS) + " |"]
     lines.append("|" + "---|" * len(_COLUMNS))
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    facts = [f"{name} {value}" for name, value in report["versions"].items()]
+    facts = [f"{name} {value}" for name, value in versions.items()]
     return "\n".join(
         [
             "# Gauntlet",
@@ -41,7 +42,7 @@ def markdown(report: dict[str, Any]) -> str:
             "precision. The difference is the largest of any weight, optimizer slot, average "
             "or metric (loss, accuracy, precision, AUC, one of the user's own).",
             "",
-            f"Hardware: {_hardware(report['hardware'])}. {', '.join(facts)}.",
+            f"Hardware: {_hardware(hardware)}. {', '.join(facts)}.",
             "",
             *lines,
             "",
