@@ -105,3 +105,32 @@ def test_two_workers(fresh_python, tmp_path):
             "mean {'accuracy': 1.0, 'loss': 1.0}",
             f"active True 1 {rank} 2",
         ]
+
+
+TRAINING = """
+from tfaccel import cli, distribution
+cli.start_tensorflow()
+strategy = distribution.build(strategy="horovod")
+from tfaccel.selftest import trial
+from tfaccel.selftest.cases import Case
+for case in (
+    Case(workers=2),
+    Case(workers=2, accumulation=4, clip=True, ema=True),
+    Case(workers=2, jit=True),
+    Case(workers=2, precision="mixed_float16", clip=True),
+):
+    print("same", trial.difference(case, strategy) <= trial.TOLERANCE[case.precision])
+"""
+
+
+@pytest.mark.slow
+def test_two_workers_train_as_plain_keras_on_one_device(fresh_python, tmp_path):
+    path = tmp_path / "worker.py"
+    path.write_text(TRAINING)
+    done = fresh_python(
+        "-m", "tfaccel.launch", "--horovod", "--workers=2", "--", path, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        lines = [line for line in done.stdout.splitlines() if f"[{rank}] same" in line]
+        assert lines == [f"[{rank}] same True"] * 4

@@ -56,6 +56,17 @@ found["history"] = {name: values for name, values in history.items() if "power" 
 found["predicted"] = tfaccel.predict(trained, ids).shape
 found["weights"] = float(trained.get_weights()[0][0, 0])
 
+with strategy.scope():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((1,))
+    wide = keras.layers.Dense(64, activation="tanh", name="wide")(inputs)
+    pruned = keras.Model(inputs, keras.layers.Dense(1)(wide))
+    pruned.compile(keras.optimizers.SGD(1e-6), "mse")
+pruner = tfaccel.pruning.prune(pruned, final_sparsity=0.75, layers={"dense*": 0.0})
+tfaccel.fit(pruned, batches(3), epochs=4, callbacks=[pruner])
+kernel = pruned.get_layer("wide").kernel.numpy()
+found["kernel"] = kernel.ravel().tolist()
+
 try:
     tfaccel.fit(model(), batches(worker))
 except UserError as error:
@@ -111,6 +122,12 @@ def test_workers_end_with_the_same_weights_and_all_predictions(outcome):
     first, second = outcome[1]
     assert first["weights"] == second["weights"]
     assert first["predicted"] == second["predicted"] == [101, 1]
+
+
+def test_pruned_weights_are_bit_equal_on_all_workers(outcome):
+    first, second = (found["kernel"] for found in outcome[1])
+    assert first == second
+    assert sum(weight == 0 for weight in first) == 48  # 0.75 of 64.
 
 
 def test_another_order_on_each_worker_is_refused(outcome):

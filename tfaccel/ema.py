@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 
 from tfaccel import pruning
-from tfaccel import replicas as replicas_lib
 from tfaccel.errors import UserError
 from tfaccel.fields import Share
 from tfaccel.lazy import keras, tf
@@ -77,7 +76,7 @@ class Average:
 
     def update(self) -> None:
         """Takes in the weights after an update; does nothing if it was skipped."""
-        replicas = replicas_lib.of(None)
+        extended = tf.distribute.get_strategy().extended
         updates = tf.cast(tf.convert_to_tensor(self.model.optimizer.iterations), tf.int32)
         moved = updates != tf.convert_to_tensor(self._seen)
         count = tf.cast(updates, tf.float32)
@@ -88,8 +87,8 @@ class Average:
             average.assign_add(tf.cast(rate, average.dtype) * (weight - average))
 
         for average, weight in zip(self._averages, self.model.trainable_variables, strict=True):
-            replicas.update(average, change, weight.value, rate)
-        replicas.update(self._seen, lambda seen, value: seen.assign(value), updates)
+            extended.update(average.value, change, args=(weight.value, rate))
+        extended.update(self._seen.value, lambda seen, new: seen.assign(new), args=(updates,))
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

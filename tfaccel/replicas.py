@@ -64,10 +64,6 @@ class Replicas:
             return values
         return self.strategy.gather(values, axis=0)
 
-    def update(self, variable, change: Callable, *tensors) -> None:
-        """Runs `change(variable, *tensors)` wherever a Keras variable lives."""
-        self.strategy.extended.update(variable.value, change, args=tensors)
-
     def dataset(self, dataset_of_shard: Callable) -> Any:
         """Returns the dataset of what each replica gets.
 
@@ -123,10 +119,13 @@ class HorovodReplicas(Replicas):
     def __init__(self, strategy: tf.distribute.Strategy):
         super().__init__(strategy)
         self.count = self.workers
+        # Not a constant: where all that is summed is known beforehand, TensorFlow would
+        # run the sum while it optimises the graph, on one worker perhaps, and wait.
+        self._index = tf.Variable(self.worker, trainable=False)
 
     def index(self) -> tf.Tensor:
         """Returns this worker's number."""
-        return tf.constant(self.worker)
+        return self._index.read_value()
 
     def sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the sums over all workers; one exchange."""
@@ -134,7 +133,7 @@ class HorovodReplicas(Replicas):
 
     def gather(self, values) -> tf.Tensor:
         """Returns the workers' tensors one after the other, on each worker."""
-        mine = tf.one_hot(self.worker, self.count)
+        mine = tf.one_hot(self.index(), self.count)
         mine = tf.reshape(tf.cast(mine, values.dtype), [-1] + [1] * values.shape.rank)
         (everybody,) = self.sum([mine * values[None]])
         return tf.reshape(everybody, tf.concat([[-1], tf.shape(values)[1:]], axis=0))
