@@ -520,7 +520,7 @@ def test_says_what_was_received_and_what_to_write_instead(name, outcomes):
         (
             ["--workdri=x"],
             "error: received the unknown flag --workdri. Did you mean --workdir? Known: "
-            "--allow_growth, --config, --print_config, --workdir.\n",
+            "--allow_growth, --config, --print_config, --profile_steps, --workdir.\n",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -9,7 +9,7 @@ from absl import flags
 from ml_collections import config_dict
 
 from tfaccel import config as config_lib
-from tfaccel import config_flag
+from tfaccel import config_flag, step
 from tfaccel.errors import UserError
 
 NEEDS_TENSORFLOW = False
@@ -131,7 +131,7 @@ def test_arguments_are_a_builders_keyword_only_ones(section, target):
 @pytest.mark.parametrize(
     ("target", "section", "positional", "expected"),
     [
-        ("tfaccel.step:choose", "", (), (False, 1)),
+        ("tfaccel.step:choose", "", (), step.Options()),
         ("tfaccel.data.pipeline:place", "data", (), "host"),
         ("tfaccel.optimizers:scale_rate", "optimizer", (128,), 0.1),
         ("tfaccel.pruning:build", "pruning", (None,), []),

@@ -200,7 +200,8 @@ def test_fit_goes_on_from_its_checkpoint_and_says_what_is_not_exact(tmp_path, lo
     assert not any("not exactly" in line for line in log.messages)
     resumed = dense()
     history = tfaccel.fit(resumed, dataset, epochs=3, checkpoint_dir=tmp_path)
-    assert history.epoch == [2]
+    assert history.epoch == [0, 1, 2]  # History, too, goes on.
+    assert len(history.history["loss"]) == 3
     assert any("not exactly the uninterrupted one" in line for line in log.messages)
     # This dataset has one order only, so here it is the uninterrupted one.
     for got, want in zip(tiny.weights(resumed), tiny.weights(whole), strict=True):

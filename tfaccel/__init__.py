@@ -9,7 +9,6 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "UserError": "tfaccel.errors",
-    "evaluate": "tfaccel.training",
     "fit": "tfaccel.training",
     "predict": "tfaccel.training",
 }
@@ -22,6 +21,7 @@ _MODULES = (
     "devices",
     "distribution",
     "ema",
+    "evaluate",
     "export",
     "horovod",
     "loop",

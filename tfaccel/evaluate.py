@@ -3,7 +3,7 @@
 python -m tfaccel.evaluate --workdir=runs/quickstart
 
 The module is callable as well: `tfaccel.evaluate(model, dataset)` is
-`tfaccel.training.evaluate`, whether this command's module was imported or not.
+`tfaccel.training.evaluate`.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_every_combination_reaches_the_target_with_equal_masks(
     with strategy.scope():
         model = tiny.model(policy=policy, norm=keras.layers.BatchNormalization(), dropout=0.2)
     pruner = pruning.prune(model, LENGTH, **OPTIONS)
-    fit(model, [pruner], strategy=strategy, jit=jit, accumulation=accumulation)
+    fit(model, [pruner], strategy=strategy, options=step.Options(jit, accumulation))
     assert zeros(model) == PRUNED
     for kernel in pruner.kernels:
         kept = kernel.weight.constraint.kept.value

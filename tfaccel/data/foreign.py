@@ -43,6 +43,8 @@ class ForeignData:
         self.class_weight = class_weight
         self._dataset = dataset
         self.global_batch_size = _batch_size(dataset)
+        if class_weight is not None:
+            _check_class_weight(dataset.element_spec)
 
     def first(self) -> Any:
         """Returns the dataset's first element."""
@@ -154,22 +156,26 @@ def _named(element, class_weight) -> dict[str, Any]:
     element = element[0] if len(element) == 1 else element
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(element)
     if class_weight is not None:
-        if sample_weight is not None:
-            raise UserError(
-                "received class_weight and sample weights in the dataset, expected one of "
-                "them: multiply them, and pass the product as sample weights."
-            )
         sample_weight = _class_weights(y, class_weight)
     named = {"x": x, "y": y, "sample_weight": sample_weight}
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _class_weights(y, class_weight):
-    if tf.nest.is_nested(y):
+def _check_class_weight(spec) -> None:
+    spec = spec if isinstance(spec, tuple) else (spec,)
+    if len(spec) == 3:
         raise UserError(
-            "received class_weight for a model of several outputs, expected sample weights "
-            "in the dataset instead."
+            "received class_weight and sample weights in the dataset, expected one of them: "
+            "multiply them, and pass the product as sample weights."
         )
+    if len(spec) == 1 or tf.nest.is_nested(spec[1]):
+        raise UserError(
+            "received class_weight for targets that are not one tensor, expected sample "
+            "weights in the dataset instead."
+        )
+
+
+def _class_weights(y, class_weight):
     if y.shape.rank and y.shape.rank > 1:
         y = y[:, 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
     table = np.ones(max(class_weight) + 1, np.float32)
