@@ -3,7 +3,6 @@
 The whole of it: python -m tfaccel.selftest --full --table=docs/gauntlet.md
 """
 
-import itertools
 import json
 
 import keras
@@ -54,11 +53,10 @@ def test_a_difference_would_be_seen():
     assert unclipped.difference(trial.reference("float32", True)) > 0.01
 
 
-PARTS = [(2, 1), (4, 1), (2, 4), (1, 4)]
+PARTS = [(2, 1, True), (4, 1, False), (2, 4, False), (1, 4, True)]
 
 
-@pytest.mark.parametrize(("replicas", "accumulation"), PARTS)
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(("replicas", "accumulation", "jit"), PARTS)
 def test_with_batch_norm_replicas_times_micro_steps_is_what_counts(replicas, accumulation, jit):
     parts = replicas * accumulation
     expected = trial.run(
@@ -89,7 +87,7 @@ def test_synchronised_batch_norm_is_that_of_the_full_batch(replicas):
     assert got.difference(expected) <= 2e-5
 
 
-@pytest.mark.parametrize(("replicas", "jit"), itertools.product([1, 2, 4], [False, True]))
+@pytest.mark.parametrize(("replicas", "jit"), [(1, True), (2, False), (4, True)])
 def test_with_dropout_a_training_repeats_bit_for_bit(replicas, jit):
     def norm():
         return keras.layers.Dropout(0.3)
