@@ -47,6 +47,8 @@ class Batch:
 
     def examples(self) -> tf.Tensor:
         """Returns what this part counts in a mean over examples, as float32."""
+        if self.scale is None and self.real is None:
+            return tf.cast(self.rows, tf.float32)
         return tf.math.divide_no_nan(tf.cast(self.rows, tf.float32), self.full_scale())
 
 

@@ -174,7 +174,8 @@ class TrainingStep:
             y_pred = model(batch.x, training=True)
             # Keras has divided by the number of replicas already.
             loss = model.compute_loss(batch.x, batch.y, y_pred, weights, training=True)
-            scaled = model.optimizer.scale_loss(loss / self._share)
+            part = loss if self._share == 1 else loss / self._share
+            scaled = model.optimizer.scale_loss(part)
         variables = model.trainable_variables
         gradients = tape.gradient(scaled, variables)
         self._unused = {i for i, g in enumerate(gradients) if g is None}
@@ -238,7 +239,7 @@ def _of_whole_batch(loss, batch, share):
     if loss.shape.rank:  # Keras logs the mean of a loss that is not reduced.
         return tf.reduce_mean(loss) * tf.cast(batch.full_scale() / share, loss.dtype)
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    return loss * tf.cast(replicas, loss.dtype)
+    return loss if replicas == 1 else loss * tf.cast(replicas, loss.dtype)
 
 
 def loss_metric(model: keras.Model) -> keras.metrics.Metric:

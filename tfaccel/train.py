@@ -79,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
         "10, counted from 0, up to but not including step 20.",
         flag_values=flag_values,
     )
-    command = ["python", "-m", "tfaccel.train", *argv[1:]]
+    command = ["python", "-m", *_program(), *argv[1:]]
     argv = config_flag.define(flag_values, argv)
     if not config_flag.parse(flag_values, argv, USAGE):
         return 0
@@ -228,6 +228,14 @@ def _summary(report: dict[str, Any]) -> str:
         f"{100 * final['accuracy']:.2f} % accuracy and loss {final['loss']:.4f} on "
         f"{report['examples']['test']:,} test images after {report['steps']} steps{pace}"
     )
+
+
+def _program() -> list[str]:
+    """What was started: this module, by our launcher perhaps."""
+    workers = cluster.discover() if cluster.LAUNCHED in os.environ else None
+    if workers is None:
+        return ["tfaccel.train"]
+    return ["tfaccel.launch", f"--workers={len(workers.workers)}", "--"]
 
 
 def _new_workdir(config_flag) -> Path:
