@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from tfaccel import cli, evaluate, results, train
+from tfaccel import config as config_lib
+from tfaccel.data import sources
 
 SMALL = (
     "--config=quickstart",
@@ -104,7 +106,7 @@ def test_the_saved_model_loads_and_evaluates_in_plain_keras(tmp_path):
     assert run(f"--workdir={workdir}", "--config.data.normalize=unit") == 0
     model = keras.models.load_model(workdir / "model.keras")
     config = evaluate.load_config(workdir)
-    splits = train.sources.load(**train.arguments(train.sources.load, config.data))
+    splits = sources.load(**config_lib.arguments(sources.load, config.data))
     images = splits.test.images[splits.test.index] / np.float32(255)
     labels = splits.test.labels[splits.test.index]
     logs = model.evaluate(images, labels, verbose=0, return_dict=True)
