@@ -163,14 +163,20 @@ def scaling(options, pair: list[Worker]) -> tuple[dict, dict]:
 
 
 def reductions(options, pair: list[Worker]) -> dict[str, float]:
-    """Returns the seconds of one all-reduce by way and size."""
+    """Returns the seconds of one all-reduce by way and size; prints them as they come."""
     found = {}
-    for size in SIZES:
-        found[f"workers, ring, {size} bytes"] = slowest(pair, bytes=size, count=20)
+
+    def measure(name, workers):
+        for size in SIZES:
+            seconds = found[f"{name}, {size} bytes"] = slowest(workers, bytes=size, count=10)
+            speed = size / seconds / 1e6
+            print(f"{name:<35} {size:>10} bytes {1e3 * seconds:8.2f} ms {speed:9.1f} MB/s")
+            sys.stdout.flush()
+
+    measure("workers, ring", pair)
     for way in WAYS:
         worker = Worker(options, way=way)
-        for size in SIZES:
-            found[f"mirrored, {way}, {size} bytes"] = slowest([worker], bytes=size, count=20)
+        measure(f"mirrored, {way}", [worker])
         worker.end()
     return found
 
@@ -192,16 +198,14 @@ def main() -> None:
     told = environment.tf_configs(environment.addresses([], 2, 0), 0, 2)
     pair = [Worker(options, core, others) for core, others in enumerate(told)]
     seconds, ratios = scaling(options, pair)
-    costs = reductions(options, pair)
-    for worker in pair:
-        worker.end()
     for name, value in seconds.items():
         print(f"{name:<16} {value:8.3f} s a slice of {options.steps} steps")
     for name, value in ratios.items():
-        print(f"{name}: {value['mean']:.3f} (95 %: {value['low']:.3f} to {value['high']:.3f})")
-    for name, value in costs.items():
-        size = int(name.split()[-2])
-        print(f"{name:<45} {1e3 * value:8.2f} ms {size / value / 1e6:9.1f} MB/s")
+        interval = f"95 %: {value['low']:.3f} to {value['high']:.3f}"
+        print(f"{name}: {value['mean']:.3f} ({interval})", flush=True)
+    costs = reductions(options, pair)
+    for worker in pair:
+        worker.end()
     if options.json:
         name = f"scaling: {options.model}, batch {options.batch} a worker"
         found = {"slice_seconds": seconds, "all_reduce_seconds": costs}
