@@ -26,6 +26,8 @@ from tfaccel.plan import Plan, check_batch
 # A compiled call lasts at most about this long, so that Ctrl-C, logs and
 # time limits are answered soon.
 _CALL_SECONDS = 1.0
+# So many steps a second are so short that looking at the clock in each would show.
+_SHORT_STEPS = 1000
 
 
 @read_errors()
@@ -210,6 +212,7 @@ class _Run:
         self.saved = saved
         self.evaluation = evaluation
         self.pace = _Pace()
+        self.waiting = _Waiting()
         everyone = [*callbacks.callbacks, saved.checkpointer]
         self.participants = [p for p in everyone if hasattr(p, "next_boundary")]
         # ModelCheckpoint may save within an epoch.
@@ -250,9 +253,9 @@ class _Run:
         """Runs some steps in one compiled call; `batch` counts from the epoch's start."""
         self.callbacks.on_train_batch_begin(batch)
         with self.pace.timed(count):
-            metrics, times = self.training(self.iterator, count)
+            metrics, times = self.training(self.iterator, count, self.waiting.due(self.pace))
             logs = {name: float(value) for name, value in metrics.items()}
-        waited = input_wait.seconds(times.numpy(), time.time())
+        waited = self.waiting.seconds(times.numpy(), self.pace.seconds)
         _tell_spent(self.callbacks, "input_wait", waited, instead_of="step")
         self.step += count
         if self.saves_within_epochs:
@@ -294,13 +297,31 @@ class _Pace:
 
     def __init__(self):
         self.steps = 1
+        self.seconds = 0.0
 
     @contextlib.contextmanager
     def timed(self, count: int) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        seconds_per_step = (time.perf_counter() - start) / count
-        self.steps = max(1, int(_CALL_SECONDS / max(seconds_per_step, 1e-6)))
+        self.seconds = time.perf_counter() - start
+        self.steps = max(1, int(_CALL_SECONDS / max(self.seconds / count, 1e-6)))
+
+
+class _Waiting:
+    """How long calls waited for input; where steps are very short, of one call in ten."""
+
+    def __init__(self):
+        self.calls = 0
+        self.share = 0.0
+
+    def due(self, pace: _Pace) -> bool:
+        self.calls += 1
+        return pace.steps < _SHORT_STEPS or self.calls % 10 == 0
+
+    def seconds(self, times, call_seconds: float) -> float:
+        if len(times):
+            self.share = input_wait.seconds(times, time.time()) / call_seconds
+        return self.share * call_seconds
 
 
 def _callback_list(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:
