@@ -43,7 +43,9 @@ def test_the_step_tells_when_it_asked_and_when_the_batch_came(replicas):
 
     data = tiny.training()
     # Nothing is fetched ahead, so each batch costs the step the whole sleep.
-    iterator = iter(data.dataset().map(slowly))
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    iterator = iter(data.dataset().map(slowly).with_options(options))
     if replicas > 1:
         iterator = iter(
             strategy.distribute_datasets_from_function(lambda c: data.dataset(0, c))
