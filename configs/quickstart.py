@@ -2,7 +2,7 @@
 
     python -m tfaccel.train --config=configs/quickstart.py
 
-Measured on 2 cores of an AMD EPYC (AVX2), seed 0: 98.89 % on the 359 digits held
+Measured on 2 cores of an AMD EPYC (AVX2), seed 0: 99.44 % on the 359 digits held
 out for testing, after 8 epochs; 46 s, imports included.
 """
 
