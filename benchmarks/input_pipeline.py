@@ -150,22 +150,26 @@ def _batched(dataset, batch: int) -> tf.data.Dataset:
     return dataset.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-class Variant:
-    """A pipeline that is running."""
+def images_per_second(dataset, options) -> float:
+    """Takes batches for the time of a turn, after as long a time that does not count.
 
-    def __init__(self, dataset, options):
-        self.options = options
-        self.iterator = iter(dataset)
-        self.images_per_second()  # traces, compiles, and lets AUTOTUNE begin
+    Only one pipeline exists at a time: those that wait for their turn would go on
+    filling their buffers, in another's time, and begin their own with a stock.
+    """
+    iterator = iter(dataset)
+    _taken(iterator, options.seconds)
+    start = time.perf_counter()
+    count = _taken(iterator, options.seconds)
+    return count * options.batch / (time.perf_counter() - start)
 
-    def images_per_second(self) -> float:
-        """Takes batches for about the time of a turn."""
-        next(self.iterator)
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() - start < self.options.seconds:
-            next(self.iterator)
-            count += 1
-        return count * self.options.batch / (time.perf_counter() - start)
+
+def _taken(iterator, seconds: float) -> int:
+    """Takes batches for some seconds; returns how many."""
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        next(iterator)
+        count += 1
+    return count
 
 
 def measure(name: str, task: dict, source, options) -> dict[str, float]:
@@ -176,14 +180,13 @@ def measure(name: str, task: dict, source, options) -> dict[str, float]:
         sides["Keras layers"] = keras_layers
     if name == "crop_flip":
         sides["tf.image"] = per_image
-    variants = {
-        side: Variant(build(source, options, to_float, task), options)
-        for side, build in sides.items()
+    datasets = {
+        side: build(source, options, to_float, task) for side, build in sides.items()
     }
-    speeds = {side: [] for side in variants}
+    speeds = {side: [] for side in datasets}
     for _ in range(options.rounds):
-        for side, variant in variants.items():
-            speeds[side].append(variant.images_per_second())
+        for side, dataset in datasets.items():
+            speeds[side].append(images_per_second(dataset, options))
     return {side: statistics.median(values) for side, values in speeds.items()}
 
 
