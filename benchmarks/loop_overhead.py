@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="ResNet-9: batch")
     parser.add_argument("--steps", type=int, default=30, help="ResNet-9: steps an epoch")
     parser.add_argument("--epochs", type=int, default=2, help="ResNet-9: epochs")
-    parser.add_argument("--tiny_steps", type=int, default=4000, help="tiny model: steps")
+    parser.add_argument("--tiny_steps", type=int, default=10_000, help="tiny model: steps")
     parser.add_argument("--k", type=int, default=50, help="tiny model: steps a call")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="where to write the results")

@@ -68,18 +68,18 @@ class EventLog:
 
     def scalars(self, part: str, values: dict[str, float], step: int) -> None:
         """Writes numbers by name."""
-        summary = tf.compat.v1.Summary()
+        event = _event(step=step)
         for name, value in values.items():
-            summary.value.add(tag=name, simple_value=value)
-        self._write(part, summary, step)
+            event.summary.value.add(tag=name, simple_value=value)
+        self._write(part, event)
 
     def image(self, part: str, name: str, image: np.ndarray, step: int) -> None:
         """Writes a uint8 image [height, width, channels of 1, 3 or 4]."""
-        summary = tf.compat.v1.Summary()
-        picture = summary.value.add(tag=name).image
+        event = _event(step=step)
+        picture = event.summary.value.add(tag=name).image
         picture.height, picture.width, picture.colorspace = image.shape
         picture.encoded_image_string = tf.io.encode_png(image).numpy()
-        self._write(part, summary, step)
+        self._write(part, event)
 
     def hyperparameters(self, part: str, values: dict[str, object]) -> None:
         """Writes a run's settings for TensorBoard's HParams page."""
@@ -87,13 +87,14 @@ class EventLog:
 
         plain = (bool, int, float, str)
         as_text = {k: v if isinstance(v, plain) else str(v) for k, v in values.items()}
-        self._write(part, api.hparams_pb(as_text), 0)
+        event = _event(step=0)
+        # TensorBoard has its own copy of the messages' classes.
+        event.summary.MergeFromString(api.hparams_pb(as_text).SerializeToString())
+        self._write(part, event)
 
-    def _write(self, part, summary, step):
+    def _write(self, part, event):
         def write():
             writer = self._writers.get(part) or self._open(part)
-            event = tf.compat.v1.Event(wall_time=time.time(), step=step)
-            event.summary.MergeFromString(summary.SerializeToString())
             writer.write(event.SerializeToString())
             writer.flush()
 
@@ -104,8 +105,7 @@ class EventLog:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         writer = self._writers[part] = tf.io.TFRecordWriter(str(folder / name))
-        version = tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
-        writer.write(version.SerializeToString())
+        writer.write(_event(file_version="brain.Event:2").SerializeToString())
         return writer
 
     def _try(self, action: Callable[[], None]) -> None:
@@ -120,6 +120,10 @@ class EventLog:
                 self.directory,
                 one_line(error, 150),
             )
+
+
+def _event(**fields):
+    return tf.compat.v1.Event(wall_time=time.time(), **fields)
 
 
 def _cut(path: Path, last_step: int) -> set[int]:

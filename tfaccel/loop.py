@@ -253,10 +253,11 @@ class _Run:
         """Runs some steps in one compiled call; `batch` counts from the epoch's start."""
         self.callbacks.on_train_batch_begin(batch)
         with self.pace.timed(count):
-            metrics, times = self.training(self.iterator, count, self.waiting.due(self.pace))
-            logs = {name: float(value) for name, value in metrics.items()}
-        waited = self.waiting.seconds(times.numpy(), self.pace.seconds)
+            outcome = self.training(self.iterator, count, self.waiting.due(self.pace))
+            logs = {name: float(value) for name, value in outcome.metrics.items()}
+        waited = self.waiting.seconds(outcome.times.numpy(), self.pace.seconds)
         _tell_spent(self.callbacks, "input_wait", waited, instead_of="step")
+        _tell(self.callbacks, "on_learning_rate", outcome.learning_rate)
         self.step += count
         if self.saves_within_epochs:
             self.average_statistics()
@@ -337,10 +338,15 @@ def _callback_list(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList
 
 
 def _tell_spent(callback_list, part: str, seconds: float, instead_of: str = "") -> None:
-    """Tells callbacks that ask (TimeSplit) of time that Keras's methods do not show."""
+    """Tells of time that Keras's methods do not show; see `TimeSplit`."""
+    _tell(callback_list, "on_spent", part, seconds, instead_of)
+
+
+def _tell(callback_list, method: str, *arguments) -> None:
+    """Calls a method that some of our callbacks have beside Keras's."""
     for callback in callback_list.callbacks:
-        if hasattr(callback, "on_spent"):
-            callback.on_spent(part, seconds, instead_of)
+        if hasattr(callback, method):
+            getattr(callback, method)(*arguments)
 
 
 def _element_spec(dataset, data):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tfaccel import batches, fields, input_wait
 from tfaccel import replicas as replicas_lib
@@ -60,6 +60,23 @@ def choose(
     return Options(jit, accumulation, reduce_dtype)
 
 
+class Outcome(NamedTuple):
+    """What is known after some steps in one compiled call.
+
+    Asking for these one by one, outside of the call, takes longer than a small step.
+
+    Args:
+        metrics: The model's metrics, each a scalar.
+        learning_rate: The rate of the next step, a scalar.
+        times: float64 [steps, 2], when each batch was asked for and when it came (see
+            `tfaccel.input_wait`), or [0, 2].
+    """
+
+    metrics: dict[str, tf.Tensor]
+    learning_rate: tf.Tensor
+    times: tf.Tensor
+
+
 class TrainingStep:
     """Runs optimizer updates of a compiled Keras model, many in one call.
 
@@ -98,9 +115,7 @@ class TrainingStep:
         with self.replicas.scope():
             self._steps.get_concrete_function(iterator, tf.constant(1), True)
 
-    def __call__(
-        self, iterator, steps: int, timed: bool = True
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def __call__(self, iterator, steps: int, timed: bool = True) -> Outcome:
         """Runs some updates; metrics of the model are up to date afterwards.
 
         Args:
@@ -109,31 +124,29 @@ class TrainingStep:
             steps: How many updates, 1 or more; any number reuses one graph.
             timed: Whether to look at the clock, which takes some 30 microseconds a
                 step.
-
-        Returns:
-            (the model's metrics; float64 [steps, 2]: when each batch was asked for and
-            when it came, see `tfaccel.input_wait`; [0, 2] if not timed).
         """
         with self.replicas.scope():
             return self._steps(iterator, tf.constant(steps), timed)
 
-    def _run_steps(self, iterator, steps, timed=True):
-        if timed:
-            return self._run_timed_steps(iterator, steps)
+    def _run_steps(self, iterator, steps, timed):
+        run = self._run_timed if timed else self._run_untimed
         with _already_reduced(self.model.optimizer):
-            for _ in tf.range(steps):
-                self._update(next(iterator))
-        return self.replicas.metrics(self.model), tf.zeros([0, 2], tf.float64)
+            times = run(iterator, steps)
+        rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
+        return Outcome(self.replicas.metrics(self.model), rate, times)
 
-    def _run_timed_steps(self, iterator, steps):
+    def _run_untimed(self, iterator, steps):
+        for _ in tf.range(steps):
+            self._update(next(iterator))
+        return tf.zeros([0, 2], tf.float64)
+
+    def _run_timed(self, iterator, steps):
         times = tf.TensorArray(tf.float64, steps, element_shape=[2])
-        with _already_reduced(self.model.optimizer):
-            for index in tf.range(steps):
-                batch, asked_and_came = input_wait.timed_next(iterator)
-                times = times.write(index, asked_and_came)
-                self._update(batch)
-        # Here, because asking for them op by op takes longer than a small step.
-        return self.replicas.metrics(self.model), times.stack()
+        for index in tf.range(steps):
+            batch, asked_and_came = input_wait.timed_next(iterator)
+            times = times.write(index, asked_and_came)
+            self._update(batch)
+        return times.stack()
 
     def _update(self, batch):
         self.replicas.run(self._replica_step, batch)

@@ -8,6 +8,7 @@ import tiny
 from both import both, ours, stock
 
 from tfaccel import callbacks, loop, plan
+from tfaccel.callbacks import device_memory
 from tfaccel.checkpoint import Checkpointer
 
 
@@ -84,6 +85,18 @@ def test_memory_of_gpus_is_that_of_tensorflows_allocator(monkeypatch):
         "gpu1_peak_memory_bytes": 7,
     }
     assert memory.peak_gpu_bytes == [9, 7]
+
+
+def test_memory_is_looked_up_ten_times_a_second_at_most(monkeypatch):
+    looks, now = [], [0.0]
+    monkeypatch.setattr(device_memory.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(
+        device_memory.host, "process_memory_bytes", lambda: looks.append(now[0]) or 2**20
+    )
+    memory = callbacks.DeviceMemory()
+    for now[0] in (5.0, 5.05, 5.11, 5.12, 5.25):
+        assert memory.latest() == {"host_memory_bytes": 2**20}
+    assert looks == [5.0, 5.11, 5.25]
 
 
 @both

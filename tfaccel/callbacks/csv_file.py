@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ class CsvFile:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self._columns = []
+        self._end = None  # of the file, where rows are appended; open while they come
 
     def drop_after(self, step: int) -> set[int]:
         """Drops the rows after a step, and half a row; returns the steps of the others."""
@@ -34,9 +36,11 @@ class CsvFile:
             rows = self._read()
             self._columns += new
             self._rewrite(rows)
-        with self.path.open("a", newline="") as file:
-            values = {name: _text(value) for name, value in row.items()}
-            csv.DictWriter(file, self._columns).writerow(values)
+        line = io.StringIO()
+        csv.writer(line).writerow([_text(row.get(name)) for name in self._columns])
+        if self._end is None:
+            self._end = self.path.open("ab", buffering=0)
+        self._end.write(line.getvalue().encode())
 
     def _read(self):
         if not self.path.exists():
@@ -54,6 +58,9 @@ class CsvFile:
             writer.writeheader()
             writer.writerows(rows)
         partial.replace(self.path)
+        if self._end is not None:
+            self._end.close()
+            self._end = None
 
 
 def _text(value):

@@ -1,13 +1,18 @@
 """How much memory a run takes, on the host and on its GPUs."""
 
+import time
+
 import tensorflow as tf
 
 from tfaccel import host
 from tfaccel.callbacks.measurement import Measurement
 
+# Looking takes as long as a small step, and several ask.
+_FRESH_SECONDS = 0.1
+
 
 class DeviceMemory(Measurement):
-    """Looks up memory when asked, and at the end of each epoch.
+    """Looks up memory when asked, ten times a second at most, and at each epoch's end.
 
     On the host it is the resident memory of this process; on a GPU what TensorFlow's
     allocator holds, now and at its peak (`tf.config.experimental.get_memory_info`).
@@ -25,9 +30,16 @@ class DeviceMemory(Measurement):
         super().__init__()
         self.peak_host_bytes = 0
         self.peak_gpu_bytes = []
+        self._latest, self._looked = {}, float("-inf")
 
     def latest(self) -> dict[str, int]:
         """Returns bytes in use: "host_memory_bytes", and of GPUs the peak, too."""
+        now = time.perf_counter()
+        if now - self._looked >= _FRESH_SECONDS:
+            self._latest, self._looked = self._look(), now
+        return dict(self._latest)
+
+    def _look(self):
         resident = host.process_memory_bytes()
         self.peak_host_bytes = max(self.peak_host_bytes, resident)
         found = {"host_memory_bytes": resident}

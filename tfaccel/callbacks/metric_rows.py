@@ -26,6 +26,7 @@ class MetricRows(keras.callbacks.Callback, abc.ABC):
         super().__init__()
         self.every = every
         self.step = first_step
+        self._rate = None
 
     @abc.abstractmethod
     def drop_rows_after(self, step: int) -> set[int]:
@@ -38,6 +39,10 @@ class MetricRows(keras.callbacks.Callback, abc.ABC):
     def next_boundary(self, step: int) -> int | None:
         """Returns the next step after `step` at which a row is due."""
         return (step // self.every + 1) * self.every if self.every else None
+
+    def on_learning_rate(self, rate) -> None:
+        """Is told the optimizer's rate by `tfaccel.fit`: to look at it takes longer."""
+        self._rate = rate
 
     def on_train_begin(self, logs=None):
         """Drops rows that a restart will write again."""
@@ -85,7 +90,8 @@ class MetricRows(keras.callbacks.Callback, abc.ABC):
     def _row(self):
         """Keras's logs are means since the epoch began; a row's are of its window."""
         count, start = self._in_epoch, self._window_start
-        rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        rate = self.model.optimizer.learning_rate if self._rate is None else self._rate
+        rate = float(keras.ops.convert_to_numpy(rate))
         row = {"step": self.step, "epoch": self._epoch, "learning_rate": rate}
         for name, value in self._latest.items():
             total = value * count - self._before.get(name, 0.0) * start

@@ -36,6 +36,7 @@ class NotLearning(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         """Forgets what was before."""
         self._stuck, self._warned = 0, False
+        self._guessing = None  # known once the model is built
         self._count, self._total = 0, 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -53,12 +54,13 @@ class NotLearning(keras.callbacks.Callback):
             return
         loss = (total - self._total) / new
         self._count, self._total = count, total
-        guessing = math.log(self.classes or self.model.output_shape[-1])
-        near = abs(loss - guessing) <= self.tolerance * guessing
+        if self._guessing is None:
+            self._guessing = math.log(self.classes or self.model.output_shape[-1])
+        near = abs(loss - self._guessing) <= self.tolerance * self._guessing
         self._stuck = self._stuck + new if near else 0
         if self._stuck >= self.steps:
             self._warned = True
-            self._warn(guessing)
+            self._warn(self._guessing)
 
     def _warn(self, guessing):
         rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
