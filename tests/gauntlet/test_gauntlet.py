@@ -43,7 +43,7 @@ def test_every_pair_of_values_is_among_the_chosen():
         return set().union(*(cases._pairs(case) for case in chosen))
 
     assert pairs(PAIRWISE) == pairs(EVERYTHING)
-    assert len(EVERYTHING) == 4 * 3 * 2**4
+    assert len(EVERYTHING) == 4 * 3 * 2**5
     assert len(PAIRWISE) < 20
 
 
@@ -100,12 +100,12 @@ def test_with_dropout_a_training_repeats_bit_for_bit(replicas, jit):
 
 def test_the_table_leaves_nothing_out():
     row = {"workers": 1, "replicas": 2, "precision": "float32", "jit": True, "clip": False}
-    row |= {"accumulation": 4, "ema": True, "difference": 2e-7, "tolerance": 1e-5}
+    row |= {"accumulation": 4, "ema": True, "pruning": True, "difference": 2e-7, "tolerance": 1e-5}
     good = {**row, "passed": True, "error": None}
     bad = {**row, "passed": False, "error": None, "difference": 0.5}
     failed = {**row, "passed": False, "error": "no devices", "difference": None}
     lines = table.text([good, bad, failed]).splitlines()
-    cells = "2 replica(s) float32 on 4 off on 2.0e-07 ok"
+    cells = "2 replica(s) float32 4 on off on on 2.0e-07 ok"
     assert " ".join(lines[1].split()) == cells
     assert lines[2].endswith("more than 1e-05")
     assert lines[3].endswith("no devices")

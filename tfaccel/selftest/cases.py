@@ -14,7 +14,10 @@ AXES = {
     "accumulation": (1, 4),
     "clip": (False, True),
     "ema": (False, True),
+    "pruning": (False, True),
 }
+
+SWITCHES = tuple(name for name, values in AXES.items() if values == (False, True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Case:
         accumulation: Micro-steps an update.
         clip: Whether gradients are clipped by their global norm.
         ema: Whether an average of weights is kept.
+        pruning: Whether half of the weights are pruned.
     """
 
     replicas: int = 1
@@ -38,6 +42,7 @@ class Case:
     accumulation: int = 1
     clip: bool = False
     ema: bool = False
+    pruning: bool = False
 
     @property
     def parts(self) -> int:
@@ -46,7 +51,7 @@ class Case:
 
     def __str__(self) -> str:
         devices = f"{self.workers} workers" if self.workers > 1 else f"{self.replicas} replicas"
-        switched = [name for name in ("jit", "clip", "ema") if getattr(self, name)]
+        switched = [name for name in SWITCHES if getattr(self, name)]
         rest = [f"accumulation {self.accumulation}", *switched]
         return f"{devices}, {self.precision}, {', '.join(rest)}"
 

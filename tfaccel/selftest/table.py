@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-_COLUMNS = ("devices", "precision", "XLA", "accumulation", "clip", "EMA", "difference", "")
+from tfaccel.selftest.cases import SWITCHES
+
+_COLUMNS = (
+    *("devices", "precision", "accumulation", "XLA", "clip", "EMA", "pruning"),
+    *("difference", ""),
+)
 
 
 def verdict(row: dict[str, Any]) -> str:
@@ -40,7 +45,8 @@ def markdown(
             "",
             "Ten updates from one seed, against plain Keras on one device in the same "
             "precision. The difference is the largest of any weight, optimizer slot, average "
-            "or metric (loss, accuracy, precision, AUC, one of the user's own).",
+            "or metric (loss, accuracy, precision, AUC, one of the user's own); zeros must "
+            "be the very same.",
             "",
             f"Hardware: {_hardware(hardware)}. {', '.join(facts)}.",
             "",
@@ -55,12 +61,11 @@ def markdown(
 def _cells(row: dict[str, Any]) -> list[str]:
     workers, replicas = row["workers"], row["replicas"]
     devices = f"{workers} workers" if workers > 1 else f"{replicas} replica(s)"
-    switches = ["on" if row[name] else "off" for name in ("jit", "clip", "ema")]
+    switches = ["on" if row[name] else "off" for name in SWITCHES]
     difference = "" if row["difference"] is None else f"{row['difference']:.1e}"
     outcome = "ok" if row["passed"] else row["error"] or f"more than {row['tolerance']:.0e}"
-    jit, clip, ema = switches
-    accumulation = str(row["accumulation"])
-    return [devices, row["precision"], jit, accumulation, clip, ema, difference, outcome]
+    settings = [row["precision"], str(row["accumulation"]), *switches]
+    return [devices, *settings, difference, outcome]
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:

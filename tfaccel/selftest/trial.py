@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfaccel import ema, precision, replica_state, replicas, training
+from tfaccel import ema, precision, pruning, replica_state, replicas, training
 from tfaccel.lazy import keras, tf
 from tfaccel.selftest.cases import Case
 
@@ -39,8 +39,15 @@ class Outcome:
     averages: list[np.ndarray]
     logs: dict[str, float]
 
+    @property
+    def zeros(self) -> list[np.ndarray]:
+        """Where weights of two dimensions or more are zero."""
+        return [weights == 0 for weights in self.weights if weights.ndim > 1]
+
     def difference(self, other: Outcome) -> float:
-        """Returns the largest absolute difference of any number."""
+        """Returns the largest absolute difference of any number; zeros must be the same."""
+        if not all(np.array_equal(*both) for both in zip(self.zeros, other.zeros, strict=True)):
+            return float("inf")
         pairs = [
             *zip(self.weights, other.weights, strict=True),
             *zip(self.state, other.state, strict=True),
@@ -82,6 +89,8 @@ def build(case: Case, norm: Any = None) -> keras.Model:
         penalty = keras.regularizers.L2(1e-2)
         outputs = keras.layers.Dense(1, dtype="float32", kernel_regularizer=penalty)(x)
     model = keras.Model(inputs, outputs)
+    if case.pruning:
+        _set_apart(model)
     clip = {"global_clipnorm": CLIP} if case.clip else {}
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=1e-3, **clip)
     if case.precision == "mixed_float16":
@@ -113,6 +122,7 @@ def run(case: Case, strategy, norm: Any = None) -> Outcome:
         accumulation=case.accumulation,
         jit=case.jit,
         ema=average,
+        callbacks=_pruners(case, model),
     )
     replica_state.MovingStatistics(model, home).average()
     averages = [v.numpy() for v in average.variables[1:]] if average else []
@@ -120,9 +130,10 @@ def run(case: Case, strategy, norm: Any = None) -> Outcome:
 
 
 @functools.cache
-def reference(precision: str, clip: bool) -> Outcome:
+def reference(precision: str, clip: bool, pruned: bool = False) -> Outcome:
     """Trains with Keras's own fit on one device, the average reckoned apart."""
-    model = build(Case(precision=precision, clip=clip))
+    case = Case(precision=precision, clip=clip, pruning=pruned)
+    model = build(case)
     averages = [np.float64(v.numpy()) for v in model.trainable_variables]
 
     def average(batch, logs):
@@ -130,17 +141,33 @@ def reference(precision: str, clip: bool) -> Outcome:
         for old, variable in zip(averages, model.trainable_variables, strict=True):
             old += (1 - decay) * (variable.numpy() - old)
 
-    history = model.fit(
-        dataset(),
-        verbose=0,
-        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=average)],
-    )
+    averaging = keras.callbacks.LambdaCallback(on_train_batch_end=average)
+    history = model.fit(dataset(), verbose=0, callbacks=[averaging, *_pruners(case, model)])
     return _outcome(model, averages, {k: v[-1] for k, v in history.history.items()})
 
 
 def difference(case: Case, strategy) -> float:
     """Returns by how much a case differs from plain Keras on one device."""
-    return run(case, strategy).difference(reference(case.precision, case.clip))
+    return run(case, strategy).difference(reference(case.precision, case.clip, case.pruning))
+
+
+def _pruners(case: Case, model) -> list:
+    if not case.pruning:
+        return []
+    when = {"begin": "1st", "end": "8st", "frequency": "2st"}
+    return [pruning.prune(model, final_sparsity=0.5, schedule="constant", **when)]
+
+
+def _set_apart(model) -> None:
+    """Makes half of each kernel so small that rounding cannot change which half it is.
+
+    Weights go through one update before they are pruned.
+    """
+    for variable in model.trainable_variables:
+        if variable.path.endswith("kernel"):
+            kernel = variable.numpy()
+            small = np.abs(kernel) <= np.median(np.abs(kernel))
+            variable.assign(np.where(small, 0.01 * kernel, kernel + 0.2 * np.sign(kernel)))
 
 
 def _outcome(model, averages, logs) -> Outcome:
