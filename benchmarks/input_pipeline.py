@@ -180,9 +180,7 @@ def measure(name: str, task: dict, source, options) -> dict[str, float]:
         sides["Keras layers"] = keras_layers
     if name == "crop_flip":
         sides["tf.image"] = per_image
-    datasets = {
-        side: build(source, options, to_float, task) for side, build in sides.items()
-    }
+    datasets = {side: build(source, options, to_float, task) for side, build in sides.items()}
     speeds = {side: [] for side in datasets}
     for _ in range(options.rounds):
         for side, dataset in datasets.items():

@@ -109,8 +109,7 @@ def _training(strategy, options):
 
 def _steps(training, iterator, count: int) -> float:
     start = time.perf_counter()
-    metrics, _ = training(iterator, count)
-    float(metrics["loss"])
+    float(training(iterator, count).metrics["loss"])
     return time.perf_counter() - start
 
 

@@ -10,6 +10,7 @@ import functools
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,16 +109,29 @@ def _run_workers(full: bool) -> list[dict]:
         command += ["--module=tfaccel.selftest", "--", f"--as_worker={path}"]
         command += ["--full"] if full else []
         logger.info("selftest: starting %d workers", count)
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_WORKER_SECONDS, check=False
-        )
+        status, last = _relayed(command)
         rows = results.read_json(path)
-        if done.returncode == 0 and rows is not None:
+        if status == 0 and rows is not None:
             return rows
-    lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
-    error = f"exit status {done.returncode}: {one_line(lines[-1])}"
+    error = f"exit status {status}: {one_line(last)}"
     chosen = [case for case in _chosen(full) if case.workers > 1]
     return [_result(case, error=error) for case in chosen]
+
+
+def _relayed(command: list[str]) -> tuple[int, str]:
+    """Runs the workers, and logs what the first finds; returns (exit status, last line)."""
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, **pipe) as process:
+        limit = threading.Timer(_WORKER_SECONDS, process.terminate)
+        limit.start()
+        last = "no output"
+        for line in process.stdout:
+            last = line.strip() or last
+            if line.startswith("[0] selftest:"):
+                logger.info(last.removeprefix("[0] "))
+        status = process.wait()
+        limit.cancel()
+    return status, last
 
 
 def _chosen(full: bool) -> list[Case]:
