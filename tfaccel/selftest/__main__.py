@@ -97,7 +97,7 @@ def _run_as_worker(path: Path, full: bool) -> int:
     chosen = [case for case in _chosen(full) if case.workers > 1]
     rows = [_row(case, strategy) for case in _in_order(chosen)]
     if distribution.worker(strategy)[0] == 0:
-        results.write_json(path, rows)
+        results.write_json(path, {"rows": rows})
     return 0
 
 
@@ -110,9 +110,9 @@ def _run_workers(full: bool) -> list[dict]:
         command += ["--full"] if full else []
         logger.info("selftest: starting %d workers", count)
         status, last = _relayed(command)
-        rows = results.read_json(path)
-        if status == 0 and rows is not None:
-            return rows
+        written = results.read_json(path)
+        if status == 0 and written is not None:
+            return written["rows"]
     error = f"exit status {status}: {one_line(last)}"
     chosen = [case for case in _chosen(full) if case.workers > 1]
     return [_result(case, error=error) for case in chosen]
