@@ -119,7 +119,8 @@ def _reduce(strategy, size: int, count: int) -> float:
 
     def reduce():
         def replica():
-            value = tf.ones([size // 4])
+            # Random, as TensorFlow reckons the sum of constants once and for all.
+            value = tf.fill([size // 4], tf.random.uniform([]))
             for _ in range(count):
                 context = tf.distribute.get_replica_context()
                 value = context.all_reduce(tf.distribute.ReduceOp.MEAN, value, options)

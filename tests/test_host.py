@@ -1,4 +1,5 @@
 import os
+import platform
 import shutil
 import socket
 import urllib.request
@@ -149,3 +150,29 @@ def test_the_memory_of_this_process_is_what_psutil_says():
     assert host.process_memory_bytes() == pytest.approx(
         psutil.Process().memory_info().rss, rel=0.05
     )
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_freed_memory_is_kept_though_thresholds_were_set(fresh_python, tmp_path):
+    program = """
+import ctypes, resource
+import numpy as np
+from tfaccel import host
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        np.ones(2**18)  # 2 MiB: 512 pages of 4 KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+ctypes.CDLL(None).mallopt(-3, 2**17)  # M_MMAP_THRESHOLD, as TensorFlow's server does
+faults()
+before = faults()
+assert host.keep_freed_memory()
+faults()
+print(before, faults())
+"""
+    before, after = map(int, fresh_python("-c", program, cwd=tmp_path).stdout.split())
+    # A page may be a large one, but each block is mapped anew; afterwards, next to none.
+    assert before >= 50
+    assert after <= before / 10

@@ -1,5 +1,6 @@
 """What the host really gives this process: CPU quota and memory, container-aware."""
 
+import ctypes
 import math
 import os
 import platform
@@ -12,6 +13,9 @@ from pathlib import Path
 # A worker's share, where several share a host (tfaccel.launch).
 CPUS = "TFACCEL_CPUS"
 _CGROUP = Path("/sys/fs/cgroup")
+# glibc's <malloc.h>, and the largest threshold that it takes (half of a heap).
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGEST_MMAP_THRESHOLD = 32 * 2**20
 
 
 def cpu_count(cgroup: Path = _CGROUP) -> int:
@@ -50,6 +54,23 @@ def process_memory_bytes() -> int:
         return int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else peak * 1024
+
+
+def keep_freed_memory() -> bool:
+    """Has the C library keep freed memory for what is allocated next, up to 1 GiB.
+
+    glibc does so by itself for the sizes that a program uses, until something sets its
+    thresholds; from then on each larger block is a mapping of its own, whose pages the
+    kernel fills with zeros every time.
+
+    Returns:
+        Whether it does; False without glibc.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    kept = mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    return bool(kept and mallopt(_M_TRIM_THRESHOLD, 2**30))
 
 
 def free_disk_bytes(path: Path) -> int:
