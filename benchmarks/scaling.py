@@ -101,10 +101,11 @@ def _training(strategy, options):
         model = registry.build(source.image_shape, 10, name=options.model)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, auto_scale_loss=False)
-    replicas = strategy.num_replicas_in_sync
-    data = pipeline.TrainingData(source, 0, options.batch * replicas)
+    batch = options.batch * strategy.num_replicas_in_sync
+    data = pipeline.TrainingData(source, 0, batch)
     training = step.TrainingStep(model, strategy)
-    return training, iter(training.replicas.dataset(lambda shard: data.dataset(0, shard)))
+    replicas = training.replicas
+    return training, replicas.iterator(replicas.dataset(lambda shard: data.dataset(0, shard)))
 
 
 def _steps(training, iterator, count: int) -> float:

@@ -87,7 +87,7 @@ def fit(
     replicas.check_alike(state["step"], "the newest checkpoint")
     training = step.TrainingStep(model, replicas, options, ema.update if ema else None)
     dataset = replicas.dataset(lambda shard: data.dataset(state["step"], shard))
-    iterator = iter(dataset)
+    iterator = replicas.iterator(dataset)
     # Callbacks get the model before the step is traced: GradientNorms joins it.
     callback_list = _callback_list(callbacks, model, plan)
     logger.info("building the training step")
@@ -152,7 +152,7 @@ class _Evaluation:
     def run(self, callbacks) -> dict[str, float]:
         model, replicas, done = self.step.model, self.step.replicas, 0
         pace = _Pace()
-        iterator = iter(self.dataset)
+        iterator = replicas.iterator(self.dataset)
         callbacks.on_test_begin()
         model.reset_metrics()
         logs = {}

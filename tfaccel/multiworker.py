@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import tfaccel
-from tfaccel import host, rendezvous
+from tfaccel import rendezvous
 from tfaccel.cluster import Cluster, split_address
 from tfaccel.errors import UserError
 from tfaccel.lazy import tf
@@ -51,7 +51,7 @@ def build(
     )
     try:
         with _on_cpus(0 if gpus else logical_cpus):
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+            return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except tf.errors.OpError as error:
         if "Could not start gRPC server" not in str(error):
             raise
@@ -59,10 +59,6 @@ def build(
             f"port {split_address(cluster.address)[1]}, which was free a moment ago, is in use "
             "now: start again."
         ) from error
-    # TensorFlow's server sets low ones (seen with 2.21): on a CPU, page faults then take
-    # a third of a step.
-    host.keep_freed_memory()
-    return strategy
 
 
 def check_order() -> None:

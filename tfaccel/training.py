@@ -181,7 +181,7 @@ def predict(
     replicas = _replicas(model, strategy)
     data = _evaluation_data(dataset, replicas, batch_size, steps)
     prediction = inference_step.PredictionStep(model, replicas, jit=jit)
-    iterator = iter(replicas.dataset(lambda shard: data.dataset(shard=shard)))
+    iterator = replicas.iterator(replicas.dataset(lambda shard: data.dataset(shard=shard)))
     parts = [prediction(iterator) for _ in range(data.steps)]
     return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
 
