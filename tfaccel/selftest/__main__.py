@@ -85,6 +85,8 @@ def _run_here(full: bool) -> list[dict]:
         for case in _chosen(full)
         if case.workers == 1 and (not present or case.replicas <= present)
     ]
+    # First the one with the most devices: TensorFlow can split the CPU only once.
+    _strategy(max(case.replicas for case in chosen), present)
     return [_row(case, _strategy(case.replicas, present)) for case in _in_order(chosen)]
 
 
