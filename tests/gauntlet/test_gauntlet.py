@@ -3,6 +3,8 @@
 The whole of it: python -m tfaccel.selftest --full --table=docs/gauntlet.md
 """
 
+import dataclasses
+import json
 import sys
 
 import keras
@@ -16,20 +18,31 @@ from tfaccel.selftest.cases import Case
 
 EVERYTHING = cases.everything()
 PAIRWISE = cases.pairwise(EVERYTHING)
-HERE = [case for case in PAIRWISE if case.workers == 1]
 
 
-@pytest.mark.parametrize("case", HERE, ids=str)
-def test_trains_as_plain_keras_on_one_device(case):
-    assert (
-        trial.difference(case, tiny.strategy(case.replicas)) <= trial.TOLERANCE[case.precision]
-    )
+@pytest.fixture(scope="module")
+def selftest(fresh_python, tmp_path_factory):
+    """What `python -m tfaccel.selftest` prints and writes."""
+    folder = tmp_path_factory.mktemp("selftest")
+    files = [f"--json={folder / 'rows.json'}", f"--table={folder / 'table.md'}"]
+    done = fresh_python("-m", "tfaccel.selftest", *files, cwd=folder)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout, json.loads((folder / "rows.json").read_text())["results"], folder
 
 
-def test_two_workers_train_as_plain_keras_on_one_device():
-    rows = main._run_workers(full=False)
-    assert len(rows) == len(PAIRWISE) - len(HERE)
-    assert [row for row in rows if not row["passed"]] == []
+@pytest.mark.parametrize("case", PAIRWISE, ids=str)
+def test_trains_as_plain_keras_on_one_device(case, selftest):
+    names = dataclasses.asdict(case).items()
+    (row,) = [row for row in selftest[1] if names <= row.items()]
+    assert row["passed"] and row["difference"] <= trial.TOLERANCE[case.precision]
+
+
+def test_the_command_tells_and_writes_every_case(selftest):
+    output, rows, folder = selftest
+    count = len(PAIRWISE)
+    assert f"{count} of {count} combinations train the same model as one device." in output
+    assert len(rows) == count
+    assert (folder / "table.md").read_text().count("| ok |") == count
 
 
 def test_every_pair_of_values_is_among_the_chosen():
