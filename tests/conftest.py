@@ -87,7 +87,7 @@ def fresh_python():
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
 
