@@ -32,6 +32,16 @@ def test_metrics_csv_has_a_row_an_epoch(fit, tmp_path):
             assert float(row[name]) == pytest.approx(history.history[name][index], rel=1e-6)
 
 
+def test_metrics_csv_tells_the_rate_of_a_stock_fit_that_follows_ours(tmp_path):
+    written = callbacks.MetricsCSV(tmp_path / "metrics.csv")
+    model = tiny.model()
+    ours(model, [written])
+    model.optimizer.learning_rate = 0.01
+    stock(model, [written])
+    rates = [float(row["learning_rate"]) for row in rows_of(tmp_path / "metrics.csv")]
+    assert rates == pytest.approx([0.05, 0.05, 0.01, 0.01])
+
+
 def test_metrics_csv_rows_are_means_since_the_row_before(tmp_path):
     history = ours(tiny.model(), [callbacks.MetricsCSV(tmp_path / "metrics.csv", every=2)])
     rows = rows_of(tmp_path / "metrics.csv")

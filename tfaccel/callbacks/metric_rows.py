@@ -47,6 +47,7 @@ class MetricRows(keras.callbacks.Callback, abc.ABC):
     def on_train_begin(self, logs=None):
         """Drops rows that a restart will write again."""
         self._epoch = 0
+        self._rate = None  # A stock fit, which tells nothing, may follow one of ours.
         self._written = self.drop_rows_after(self.step)
         self._pending = None
         self._start_window()
