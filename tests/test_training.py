@@ -1,6 +1,8 @@
 """`tfaccel.fit`, `evaluate` and `predict` against the methods of `keras.Model`."""
 
+import gc
 import importlib
+import weakref
 
 import keras
 import numpy as np
@@ -9,6 +11,7 @@ import tensorflow as tf
 import tiny
 
 import tfaccel
+from tfaccel import replicas as replicas_lib
 from tfaccel import training
 from tfaccel.errors import UserError
 
@@ -206,6 +209,25 @@ def test_fit_goes_on_from_its_checkpoint_and_says_what_is_not_exact(tmp_path, lo
     # This dataset has one order only, so here it is the uninterrupted one.
     for got, want in zip(tiny.weights(resumed), tiny.weights(whole), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_one_model_after_the_other_is_let_go_without_warnings(replicas, caplog):
+    strategy, gone = tiny.strategy(replicas), []
+    x, y = tiny.source(count=16).images, np.zeros(16, np.int64)
+    data = batched(x.astype(np.float32), y, size=8)
+    for _ in range(6):  # TensorFlow warns from the fifth that is traced on.
+        with replicas_lib.of(strategy).scope():
+            model = tiny.model(norm=keras.layers.BatchNormalization(), dropout=0.1)
+        for _ in range(2):
+            tfaccel.fit(model, data, validation_data=data, strategy=strategy)
+        tfaccel.evaluate(model, data, strategy=strategy)
+        tfaccel.predict(model, data, strategy=strategy)
+        gone.append(weakref.ref(model))
+        del model
+        gc.collect()
+    assert [model() for model in gone] == [None] * 6
+    assert [r.message for r in caplog.records if "retracing" in r.message] == []
 
 
 def test_our_own_data_goes_through_fit_too():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from tfaccel import pruning
+from tfaccel import graph, pruning
 from tfaccel.errors import UserError
 from tfaccel.fields import Share
 from tfaccel.lazy import keras, tf
@@ -67,7 +67,7 @@ class Average:
             )
             for v in model.trainable_variables
         ]
-        self._swap = tf.function(self._swapped)
+        self._swap = graph.own(self._swapped)
 
     @property
     def variables(self) -> list[keras.Variable]:

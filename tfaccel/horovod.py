@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfaccel import graph
 from tfaccel.errors import UserError, one_line
 from tfaccel.lazy import tf
 
@@ -111,7 +112,7 @@ def broadcast(variables: Sequence[Any]) -> None:
             variable.assign(tf.cast(value, variable.dtype))
 
     # As one graph, so that many small ones do not wait for each other.
-    tf.function(run, autograph=False)()
+    graph.own(run, autograph=False)()
 
 
 def average(metrics: Mapping[str, float]) -> dict[str, float]:

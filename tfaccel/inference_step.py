@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfaccel import batches, step
+from tfaccel import batches, graph, step
 from tfaccel import replicas as replicas_lib
 from tfaccel.lazy import tf
 
@@ -20,7 +20,7 @@ class EvaluationStep:
         self.model = model
         self.replicas = replicas_lib.of(strategy)
         self._forward = tf.function(self._loss_and_outputs, jit_compile=jit or None)
-        self._steps = tf.function(self._run_steps)
+        self._steps = graph.own(self._run_steps)
 
     def __call__(self, iterator, steps: int) -> dict[str, tf.Tensor]:
         """Adds some batches to the model's metrics, and returns these.
@@ -71,13 +71,15 @@ class PredictionStep:
             real = tf.ones([batch.rows]) if batch.real is None else batch.real
             return forward(batch.x), real
 
-        self._run = tf.function(lambda iterator: self.replicas.run(outputs, next(iterator)))
+        def gathered(iterator):
+            found = self.replicas.run(outputs, next(iterator))
+            return tf.nest.map_structure(self.replicas.gather, found)
+
+        self._run = graph.own(gathered)
 
     def __call__(self, iterator):
         """Returns the outputs for one global batch, as arrays without padding."""
         with self.replicas.scope():
             outputs, real = self._run(iterator)
-            rows = self.replicas.gather(real).numpy() > 0
-            return tf.nest.map_structure(
-                lambda part: self.replicas.gather(part).numpy()[rows], outputs
-            )
+        rows = real.numpy() > 0
+        return tf.nest.map_structure(lambda part: part.numpy()[rows], outputs)

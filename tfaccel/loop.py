@@ -320,9 +320,11 @@ class _Waiting:
         return pace.steps < _SHORT_STEPS or self.calls % 10 == 0
 
     def seconds(self, times, call_seconds: float) -> float:
-        if len(times):
-            self.share = input_wait.seconds(times, time.time()) / call_seconds
-        return self.share * call_seconds
+        if not len(times):
+            return self.share * call_seconds
+        waited = min(input_wait.seconds(times, time.time()), call_seconds)
+        self.share = waited / call_seconds
+        return waited
 
 
 def _callback_list(callbacks, model, plan: Plan) -> keras.callbacks.CallbackList:

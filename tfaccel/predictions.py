@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tfaccel import graph
 from tfaccel.data.pipeline import EvaluationData
 from tfaccel.lazy import keras, tf
 from tfaccel.models import registry
@@ -28,17 +29,17 @@ def collect(model: keras.Model, data: EvaluationData) -> dict[str, np.ndarray]:
     """
     softmax = not registry.gives_probabilities(model)
 
-    @tf.function(reduce_retracing=True)
     def best(images):
         outputs = tf.cast(model(images, training=False), tf.float32)
         outputs = tf.nn.softmax(outputs) if softmax else outputs
         return tf.argmax(outputs, -1, tf.int32), tf.reduce_max(outputs, -1)
 
+    find_best = graph.own(best, reduce_retracing=True)
     labels, predictions, probabilities = [], [], []
     for images, truth, weights in itertools.islice(data.dataset(), data.steps):
         real = weights.numpy() > 0
         truth = tf.argmax(truth, -1) if data.one_hot else truth
-        predicted, probability = best(images)
+        predicted, probability = find_best(images)
         for kept, values in (
             (labels, truth),
             (predictions, predicted),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfaccel import graph
 from tfaccel.lazy import keras, tf
 
 
@@ -19,7 +20,7 @@ class MovingStatistics:
         self.replicas = replicas
         own = [v for v in model.non_trainable_variables if v.dtype.startswith("float")]
         self._variables = [v.value for v in own]
-        self._run = tf.function(lambda: replicas.run(self._average))
+        self._run = graph.own(lambda: replicas.run(self._average))
 
     def average(self) -> None:
         """Makes them the average over all replicas: only the first would be saved.
@@ -59,8 +60,7 @@ def separate_dropout(model: keras.Model, replicas) -> None:
         for index, state in enumerate(states):
             state.value.assign(own[index])
 
-    with replicas.scope():
-        replicas.run(tf.function(assign))
+    replicas.run_graph(assign)
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:

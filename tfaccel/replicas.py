@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from tfaccel import distribution, horovod, host
+from tfaccel import distribution, graph, horovod, host
 from tfaccel.errors import UserError
 from tfaccel.lazy import keras, tf
 
@@ -27,7 +27,7 @@ class Replicas:
         self.count = strategy.num_replicas_in_sync
         self.worker, self.workers = distribution.worker(strategy)
         self._options = distribution.communication_options(strategy)
-        self._agreement = tf.function(self._smallest)
+        self._agreement = graph.own(self._smallest)
 
     @property
     def chief(self) -> bool:
@@ -46,6 +46,15 @@ class Replicas:
     def run(self, function: Callable, *arguments) -> Any:
         """Runs a function on each replica of this process."""
         return self.strategy.run(function, args=arguments)
+
+    def run_graph(self, function: Callable) -> None:
+        """Runs a function on each replica, once, in a graph that is let go afterwards.
+
+        TensorFlow keeps each `tf.function` given to `strategy.run`, and thereby the
+        model that it uses, for as long as the strategy.
+        """
+        with self.scope():
+            graph.own(lambda: self.run(function))()
 
     def index(self) -> tf.Tensor:
         """Returns, on a replica, its number among all of them, from 0."""

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from tfaccel import batches, fields, input_wait
+from tfaccel import batches, fields, graph, input_wait
 from tfaccel import replicas as replicas_lib
 from tfaccel.errors import UserError
 from tfaccel.fields import Flag, PositiveInt
@@ -102,7 +102,7 @@ class TrainingStep:
         # A collective, or a variable on several devices, is nothing for XLA.
         if jit and self.replicas.count == 1:
             self._apply = tf.function(self._apply_gradients, jit_compile=True)
-        self._steps = tf.function(self._run_steps)
+        self._steps = graph.own(self._run_steps)
         batch_norm.check_step(
             model, self.replicas.count, self.options.jit, self.options.accumulation
         )
@@ -257,8 +257,7 @@ def build_metrics(model: keras.Model, replicas, element_spec) -> None:
         model.compute_loss(*values, training=False)  # A loss by output has a metric, too.
         model.compute_metrics(*values)
 
-    with replicas.scope():
-        replicas.run(tf.function(build))
+    replicas.run_graph(build)
     model.reset_metrics()
 
 

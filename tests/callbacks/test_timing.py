@@ -2,6 +2,7 @@
 
 import csv
 
+import numpy as np
 import pytest
 import tiny
 from both import LENGTH, both, ours, stock
@@ -129,9 +130,26 @@ def test_a_resumed_run_has_each_row_once_and_its_times_add_up(stop_at, tmp_path)
     assert throughput.images <= 7 * 8
 
 
-def test_waiting_for_batches_is_told_apart_from_the_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.input_wait, "seconds", lambda times, end: 0.25 * len(times))
+@pytest.mark.parametrize("pace", [1e-9, 1e9], ids=["a step a call", "an epoch a call"])
+def test_waiting_for_batches_is_told_apart_from_the_step(pace, monkeypatch):
+    monkeypatch.setattr(loop, "_CALL_SECONDS", pace)
+    monkeypatch.setattr(loop, "_SHORT_STEPS", float("inf"))  # every call is looked at
+    # A microsecond a step, as a call cannot have waited longer than it took.
+    monkeypatch.setattr(loop.input_wait, "seconds", lambda times, end: 1e-6 * len(times))
     split = callbacks.TimeSplit()
     ours(tiny.model(), [split])
-    # Eight steps, of which the first compiles.
-    assert split.seconds["input_wait"] == 7 * 0.25
+    # Eight steps, of which the first call's, always one, compile.
+    assert split.seconds["input_wait"] == pytest.approx(7e-6)
+
+
+def test_where_steps_are_very_short_one_call_in_ten_is_looked_at(monkeypatch):
+    monkeypatch.setattr(loop.input_wait, "seconds", lambda times, end: 0.5)
+    waiting, pace, looked = loop._Waiting(), loop._Pace(), np.ones((1, 2))
+    pace.steps = loop._SHORT_STEPS - 1
+    assert all(waiting.due(pace) for _ in range(9))
+    pace.steps = loop._SHORT_STEPS
+    assert [waiting.due(pace) for _ in range(20)] == [True, *[False] * 9] * 2
+    assert waiting.seconds(looked, 2.0) == 0.5
+    assert waiting.seconds(looked[:0], 8.0) == 2.0  # a quarter, as in the last one
+    # The two clocks differ by microseconds; what a call waited is a part of it.
+    assert waiting.seconds(looked, 0.25) == 0.25
