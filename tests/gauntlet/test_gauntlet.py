@@ -10,6 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tiny
 
 from tfaccel.selftest import __main__ as main
@@ -120,6 +121,17 @@ def test_the_table_leaves_nothing_out():
     assert lines[-1] == "1 of 3 combinations train the same model as one device."
     page = table.markdown([good, bad], {"gpus": []}, {"keras": "3"})
     assert page.count("| 2 replica(s) |") == 2
+
+
+def test_what_the_gpus_here_cannot_run_is_told(monkeypatch, log):
+    monkeypatch.setattr(main.devices, "configure", lambda **arguments: None)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["GPU"] * 2)
+    monkeypatch.setattr(main, "_strategy", lambda replicas, gpus: (replicas, gpus))
+    monkeypatch.setattr(main.rows, "run", lambda case, strategy: (case.replicas, *strategy))
+    assert set(main._run_here(full=True)) == {(1, 1, 2), (2, 2, 2)}
+    assert log.messages == [
+        "selftest: 96 combinations left out, which need more replicas than the 2 GPU(s) here"
+    ]
 
 
 def test_what_workers_find_is_told_as_it_comes(log):

@@ -80,8 +80,8 @@ def export_run(
         UserError: As `tfaccel.export.export`, or if the run is not finished or
             its data are gone.
     """
-    formats_lib.check(formats)
     config, path = evaluate.load_config(workdir), evaluate.model_path(workdir)
+    formats_lib.check(formats)
     cli.start_tensorflow()
     # A CPU does all of it: GPUs round float32 products to 10 bits (TF32).
     devices.configure(**{**arguments(devices.configure, config.devices), "visible": "none"})

@@ -63,6 +63,15 @@ def everything() -> list[Case]:
     return [case for case in cases if case.workers == 1 or case.replicas == 1]
 
 
+def chosen(full: bool) -> list[Case]:
+    """Returns what a self-test trains: every combination, or every pair of values.
+
+    In the order of their devices.
+    """
+    found = everything() if full else pairwise(everything())
+    return sorted(found, key=lambda case: (case.workers, case.replicas))
+
+
 def pairwise(cases: Iterable[Case]) -> list[Case]:
     """Returns few of the cases that hold every pair of values that all of them hold.
 
@@ -70,12 +79,12 @@ def pairwise(cases: Iterable[Case]) -> list[Case]:
     """
     cases = list(cases)
     missing = set().union(*(_pairs(case) for case in cases))
-    chosen = []
+    few = []
     while missing:
         best = max(cases, key=lambda case: len(_pairs(case) & missing))
-        chosen.append(best)
+        few.append(best)
         missing -= _pairs(best)
-    return chosen
+    return few
 
 
 def _pairs(case: Case) -> set:
