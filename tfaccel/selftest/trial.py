@@ -142,7 +142,9 @@ def reference(precision: str, clip: bool, pruned: bool = False) -> Outcome:
             old += (1 - decay) * (variable.numpy() - old)
 
     averaging = keras.callbacks.LambdaCallback(on_train_batch_end=average)
-    history = model.fit(dataset(), verbose=0, callbacks=[averaging, *_pruners(case, model)])
+    added = [averaging, *_pruners(case, model)]
+    # A dataset is not shuffled by Keras, which would warn of it.
+    history = model.fit(dataset(), verbose=0, shuffle=False, callbacks=added)
     return _outcome(model, averages, {k: v[-1] for k, v in history.history.items()})
 
 
