@@ -5,7 +5,10 @@ The whole of it: python -m tfaccel.selftest --full --table=docs/gauntlet.md
 
 import dataclasses
 import json
+import signal
+import subprocess
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -138,3 +141,25 @@ def test_what_workers_find_is_told_as_it_comes(log):
     program = "print('[0] selftest: a: same'); print('[1] selftest: a: same'); exit('boom')"
     assert main._relayed([sys.executable, "-c", program]) == (1, "boom")
     assert log.messages == ["selftest: a: same"]
+
+
+def test_ctrl_c_ends_the_workers_and_leaves_nothing_behind(monkeypatch):
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.logger, "info", interrupt)
+    started = []
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    program = "import time; print('[0] selftest: a', flush=True); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        main._relayed([sys.executable, "-c", program])
+    assert started[0].wait(timeout=60) == -signal.SIGTERM
+    # A timer that still runs would keep the process from ending.
+    timers = [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
+    assert all(timer.finished.is_set() for timer in timers)

@@ -106,12 +106,15 @@ def _relayed(command: list[str]) -> tuple[int, str]:
         limit = threading.Timer(_WORKER_SECONDS, process.terminate)
         limit.start()
         last = "no output"
-        for line in process.stdout:
-            last = line.strip() or last
-            if line.startswith("[0] selftest:"):
-                logger.info(last.removeprefix("[0] "))
-        status = process.wait()
-        limit.cancel()
+        try:
+            for line in process.stdout:
+                last = line.strip() or last
+                if line.startswith("[0] selftest:"):
+                    logger.info(last.removeprefix("[0] "))
+            status = process.wait()
+        finally:  # Ctrl-C
+            limit.cancel()
+            process.terminate()
     return status, last
 
 
