@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiny
 
-from tfaccel import loop, plan, step
+from tfaccel import loop, plan, step, termination
 from tfaccel.checkpoint import Checkpointer
 from tfaccel.errors import UserError
 
@@ -305,6 +305,45 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(replicas, policy, tmp_p
     resumed = run(tmp_path / "parts")
     for got, want in zip(everything(resumed), everything(whole), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+class Ask(Kill):
+    """Asks for the end as SIGTERM would, at a step."""
+
+    def __init__(self, at, request):
+        super().__init__(at)
+        self.request = request
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.request.made |= int(self.model.optimizer.iterations.numpy()) == self.at
+
+
+@pytest.mark.parametrize("at", [6, 8, 12], ids=["mid-epoch", "an epoch's end", "the end"])
+def test_a_run_that_is_asked_to_end_saves_and_goes_on_as_if_never_asked(at, tmp_path):
+    length = plan.build(32, duration="3ep", global_batch_size=8)
+
+    def run(folder, *callbacks, **arguments):
+        model = tiny.model(norm=keras.layers.BatchNormalization(), dropout=0.3)
+        saving = Checkpointer(folder, length, every="1ep")
+        history = fit(model, callbacks, length, checkpointer=saving, **arguments)
+        return model, history.history
+
+    whole, expected = run(tmp_path / "whole")
+    request = termination.Request()
+    with pytest.raises(termination.Terminated):
+        run(tmp_path / "parts", Ask(at, request), request=request)
+    saving = Checkpointer(tmp_path / "parts", length, every="1ep")
+    assert saving.read_state(saving.newest())["step"] == at
+    resumed, history = run(tmp_path / "parts")
+    assert history == expected
+    for got, want in zip(everything(resumed), everything(whole), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_run_without_checkpoints_ends_when_it_is_asked_to():
+    request = termination.Request()
+    with pytest.raises(termination.Terminated):
+        fit(tiny.model(), [Ask(3, request)], request=request)
 
 
 def test_a_resumed_run_remembers_callbacks_and_history(tmp_path):

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -86,6 +87,24 @@ def test_workers_of_the_launcher_reduce(fresh_python, tmp_path):
             f"True 2 {index} 2",
             "sums [3.0, 30.0, 300.0]",
         ]
+
+
+def test_sigterm_ends_a_worker(fresh_python, tmp_path):
+    # TensorFlow's strategy would take it for itself.
+    path = worker_script(
+        tmp_path,
+        """
+        import time
+        strategy = distribution.build(strategy="multiworker", timeout=600)
+        assert sums(strategy, [1.0]) == [1.0]
+        print("built", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+        """,
+    )
+    done = fresh_python(path, cwd=tmp_path, TF_CONFIG=cluster.tf_config(local_addresses(1), 0))
+    assert done.stdout.splitlines()[-1] == "built"
+    assert done.returncode == -signal.SIGTERM
 
 
 def test_a_worker_that_never_comes_ends_the_others(fresh_python, tmp_path):

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfaccel import cli, evaluate, results, train
+from tfaccel import cli, evaluate, loop, results, train
 from tfaccel import config as config_lib
 from tfaccel.data import sources
 
@@ -163,6 +165,28 @@ def test_a_stopped_run_goes_on_and_ends_as_if_never_stopped(tmp_path, monkeypatc
     assert run(f"--workdir={parts}", *flags) == 0
     assert report_of(parts)["final"] == report_of(whole)["final"]
     assert (parts / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
+
+
+def test_sigterm_saves_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    from tfaccel import callbacks
+
+    workdir, original = tmp_path / "run", callbacks.RunProgress.on_train_batch_end
+    before = signal.getsignal(signal.SIGTERM)
+
+    def terminated(self, batch, logs=None):
+        original(self, batch, logs)
+        if self.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks.RunProgress, "on_train_batch_end", terminated)
+        patch.setattr(loop, "_CALL_SECONDS", 0)  # a step a call
+        assert run(f"--workdir={workdir}") == 128 + signal.SIGTERM
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("interrupted: step 5/9, step_000000005 is saved; ")
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert run(f"--workdir={workdir}") == 0
+    assert report_of(workdir)["steps"] == 9
 
 
 def test_a_finished_run_says_so_and_stays_as_it_is(tmp_path, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from absl import flags, logging
 from tfaccel import config as config_lib
 from tfaccel import fields, log
 from tfaccel.errors import UserError, did_you_mean, one_line
+from tfaccel.termination import Terminated
 
 _EARLY_NOTE = re.compile(r"I0000 |WARNING: All log messages before absl::InitializeLog")
 
@@ -23,7 +25,7 @@ def main(run: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     """Runs an entry point; returns the exit status.
 
     A `UserError` becomes one line on standard error and status 2; Ctrl-C
-    becomes status 130. Everything else is a bug and keeps its traceback.
+    becomes status 130, and SIGTERM 143. Everything else is a bug and keeps its traceback.
     """
     _quiet_tensorflow()
     logging.set_verbosity(logging.ERROR)  # absl's: TFDS and ml_collections warn
@@ -38,7 +40,8 @@ def main(run: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
             f"interrupted{(interrupt.args and ': ' + interrupt.args[0]) or ''}",
             file=sys.stderr,
         )
-        return 130
+        ended_by = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
+        return 128 + ended_by
 
 
 def parse(

@@ -11,7 +11,15 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tfaccel import callback_state, inference_step, input_wait, pruning, replica_state, step
+from tfaccel import (
+    callback_state,
+    inference_step,
+    input_wait,
+    pruning,
+    replica_state,
+    step,
+    termination,
+)
 from tfaccel import ema as ema_lib
 from tfaccel import replicas as replicas_lib
 from tfaccel.checkpoint import Checkpointer
@@ -42,6 +50,7 @@ def fit(
     checkpointer: Checkpointer | None = None,
     options: step.Options | None = None,
     ema: ema_lib.Average | None = None,
+    request: termination.Request | None = None,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model; goes on from the newest checkpoint, if any.
 
@@ -59,6 +68,8 @@ def fit(
         checkpointer: Saves the run, and says where to go on.
         options: How to run steps; see `tfaccel.step.choose`.
         ema: The average of weights to keep; see `tfaccel.ema.build`.
+        request: A request to end that may be made meanwhile, to one worker or more:
+            all save the run and raise `tfaccel.termination.Terminated`.
 
     Returns:
         Keras's History: the metrics at each epoch's end.
@@ -108,7 +119,8 @@ def fit(
         callback_state.restore(callback_list.callbacks, newest, state["callbacks"])
         model.stop_training = state["stopped"]
     _tell_spent(callback_list, "compile", tracing)
-    return _Run(training, iterator, plan, callback_list, saved, evaluation).train(state["step"])
+    run = _Run(training, iterator, plan, callback_list, saved, evaluation, request)
+    return run.train(state["step"])
 
 
 @read_errors()
@@ -185,6 +197,10 @@ class _Saved:
         groups += [pruning.masks(model), self.ema.variables if self.ema else []]
         return list({id(v): v for group in groups for v in group}.values())
 
+    @property
+    def enabled(self) -> bool:
+        return bool(self.checkpointer) and self.checkpointer.enabled
+
     def due(self, step_done, epochs_ended=None) -> bool:
         return bool(self.checkpointer) and self.checkpointer.due(step_done, epochs_ended)
 
@@ -202,7 +218,7 @@ class _Saved:
 class _Run:
     """One call of `fit`: from its first step to the plan's last."""
 
-    def __init__(self, training, iterator, plan, callbacks, saved, evaluation):
+    def __init__(self, training, iterator, plan, callbacks, saved, evaluation, request):
         self.training = training
         self.model = training.model
         self.replicas = training.replicas
@@ -211,6 +227,7 @@ class _Run:
         self.callbacks = callbacks
         self.saved = saved
         self.evaluation = evaluation
+        self.request = request or termination.Request()
         self.pace = _Pace()
         self.waiting = _Waiting()
         everyone = [*callbacks.callbacks, saved.checkpointer]
@@ -225,8 +242,7 @@ class _Run:
         while self.step < self.plan.total_steps and not self.model.stop_training:
             logs = self.train_epoch(self.plan.epoch_at(self.step))
         self.average_statistics()
-        checkpointer = self.saved.checkpointer
-        if checkpointer and checkpointer.enabled and self.saved_step != self.step:
+        if self.saved.enabled and self.saved_step != self.step:
             self.save()
         self.callbacks.on_train_end(logs)
         return self.model.history
@@ -239,14 +255,13 @@ class _Run:
         logs = {}
         while self.step < end and not self.model.stop_training:
             logs = self.train_steps(self.boundary(end) - self.step, self.step - start)
-            if self.step < end and self.saved.due(self.step):
-                self.save()
+            if self.step < end:
+                self.save_if(self.saved.due(self.step))
         self.average_statistics()
         logs = {**logs, **{f"val_{name}": value for name, value in self.validate().items()}}
         self.callbacks.on_epoch_end(epoch, logs)
         self.agree_on_stopping()
-        if self.saved.due(self.step, epoch + 1 if self.step == end else None):
-            self.save()
+        self.save_if(self.saved.due(self.step, epoch + 1 if self.step == end else None))
         return logs
 
     def train_steps(self, count, batch):
@@ -279,8 +294,17 @@ class _Run:
 
     def agree_on_stopping(self):
         """What one worker wants, all do: a step needs everybody."""
-        (goes_on,) = self.replicas.agree(float(not self.model.stop_training))
+        wishes = float(not self.model.stop_training), float(not self.request.made)
+        goes_on, unasked = self.replicas.agree(*wishes)
         self.model.stop_training = not goes_on
+        self.asked_to_end = not unasked
+
+    def save_if(self, due):
+        """Saves; if somebody has asked for the end, in any case, and ends."""
+        if due or (self.asked_to_end and self.saved.enabled):
+            self.save()
+        if self.asked_to_end:
+            raise termination.Terminated
 
     def average_statistics(self):
         self.saved.statistics.average()

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import tfaccel
-from tfaccel import rendezvous
+from tfaccel import rendezvous, termination
 from tfaccel.cluster import Cluster, split_address
 from tfaccel.errors import UserError
 from tfaccel.lazy import tf
@@ -50,7 +50,8 @@ def build(
         rpc_layer="grpc",
     )
     try:
-        with _on_cpus(0 if gpus else logical_cpus):
+        # TensorFlow takes SIGTERM for itself, and then nothing ends a worker but SIGKILL.
+        with termination.kept(), _on_cpus(0 if gpus else logical_cpus):
             return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except tf.errors.OpError as error:
         if "Could not start gRPC server" not in str(error):

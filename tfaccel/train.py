@@ -29,6 +29,7 @@ from tfaccel import (
     predictions,
     pruning,
     results,
+    termination,
 )
 from tfaccel import config as config_lib
 from tfaccel import replicas as replicas_lib
@@ -195,22 +196,25 @@ def _fit(
     note.chief_only = True
     stopping = early_stopping.build(**arguments(early_stopping.build, config.early_stopping))
     pruners = pruning.build(setup.model, setup.plan, **arguments(pruning.build, config.pruning))
+    request = termination.Request()
     try:
-        loop.fit(
-            setup.model,
-            setup.training,
-            setup.plan,
-            strategy=replicas,
-            validation=setup.validation,
-            callbacks=for_worker([note, *pruners, *watched.callbacks, *stopping], replicas),
-            checkpointer=checkpointer,
-            options=setup.options,
-            ema=setup.average,
-        )
-    except KeyboardInterrupt:
+        with request.heeded():
+            loop.fit(
+                setup.model,
+                setup.training,
+                setup.plan,
+                strategy=replicas,
+                validation=setup.validation,
+                callbacks=for_worker([note, *pruners, *watched.callbacks, *stopping], replicas),
+                checkpointer=checkpointer,
+                options=setup.options,
+                ema=setup.average,
+                request=request,
+            )
+    except KeyboardInterrupt as interrupt:  # or its Terminated
         newest = checkpointer.newest()
         saved = f"{newest.name} is saved" if newest else "nothing is saved yet"
-        raise KeyboardInterrupt(
+        raise type(interrupt)(
             f"step {watched.step}/{setup.plan.total_steps}, {saved}; the same command with "
             f"--workdir={workdir} goes on from there"
         ) from None

@@ -167,6 +167,19 @@ def test_a_worker_that_does_not_end_is_killed_with_what_it_started(script, launc
     wait_for(lambda: gone(tmp_path / "child"))
 
 
+def test_a_worker_that_does_not_heed_sigterm_is_killed(script, running, tmp_path):
+    body = """
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(f"ready{index}", "w").close()
+    time.sleep(600)
+    """
+    process = running("--workers=2", "--grace=0.2", "--", script(body))
+    wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 128 + signal.SIGKILL
+
+
 @pytest.mark.parametrize(
     ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 5), (signal.SIGUSR1, 6)]
 )
@@ -219,6 +232,8 @@ def test_a_second_ctrl_c_kills(script, running, tmp_path):
 
 def test_no_worker_outlives_a_killed_launcher(script, running, tmp_path):
     body = """
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     open(f"part{index}", "w").write(str(os.getpid()))
     os.rename(f"part{index}", f"worker{index}")
     time.sleep(600)

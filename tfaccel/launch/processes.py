@@ -159,6 +159,8 @@ class _Supervisor:
         self._interrupted = self._interrupted or number in (signal.SIGINT, signal.SIGTERM)
         for process in self.alive:
             process.send(number)
+        if number == signal.SIGTERM:
+            self._begin_grace()
 
     def _ended(self, process: _Process, status: int) -> None:
         process.status = status
@@ -173,6 +175,10 @@ class _Supervisor:
             print(f"worker {process.index} has ended; ending worker {names}", file=sys.stderr)
             for other in self.alive:
                 other.send(signal.SIGTERM)
+            self._begin_grace()
+
+    def _begin_grace(self) -> None:
+        if self.deadline is None:
             self.deadline = time.monotonic() + self.grace
 
 
@@ -223,7 +229,7 @@ def _ends_with_parent() -> Callable[[], None] | None:
         prctl = ctypes.CDLL(None).prctl
     except (OSError, AttributeError):
         return None  # Another system than Linux.
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _lines(pipe) -> Iterator[str]:
