@@ -212,6 +212,8 @@ def _fit(
                 request=request,
             )
     except KeyboardInterrupt as interrupt:  # or its Terminated
+        if not replicas.chief:
+            raise  # The chief tells; only it counts the steps.
         newest = checkpointer.newest()
         saved = f"{newest.name} is saved" if newest else "nothing is saved yet"
         raise type(interrupt)(
