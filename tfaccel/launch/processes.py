@@ -79,7 +79,7 @@ class _Process:
         pairs = ((self._popen.stdout, sys.stdout), (self._popen.stderr, sys.stderr))
         for pipe, stream in pairs:
             self._threads.append(self._in_thread(self._pass_on, pipe, stream))
-        self._in_thread(lambda: events.put((self, self._popen.wait())))
+        self._in_thread(self._tell_end, events)
 
     def send(self, signal_number: int) -> None:
         """Sends a signal to the worker and all it has started."""
@@ -92,6 +92,13 @@ class _Process:
         for thread in self._threads:
             # A stranger that holds the pipe open must not hold us up.
             thread.join(timeout=5)
+
+    def _tell_end(self, events: queue.SimpleQueue) -> None:
+        """Tells of its end after its last lines, unless a stranger holds the pipe open."""
+        status = self._popen.wait()
+        for thread in self._threads:
+            thread.join(timeout=1)
+        events.put((self, status))
 
     def _pass_on(self, pipe, stream) -> None:
         prefix = _prefix(self.index, stream)
